@@ -4,10 +4,10 @@ import { homedir } from "node:os";
 import { join } from "node:path";
 import type { Lab } from "../lab/lab";
 
-/** Ansible doing the same as an up: the same devices, addresses, routes and rules, with what it has for speed switched on. */
+/** The work of an up by Ansible: the same devices, addresses, routes and rules, with its options for speed. */
 const VENV = join(process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache"), "pulumi-overlay", "ansible");
 
-/** The program, installed from PyPI when it is first needed; undefined where that cannot be done. */
+/** The path of ansible-playbook. Installs it from PyPI if it is missing; undefined if that fails. */
 export function ansiblePlaybook(): string | undefined {
   const program = join(VENV, "bin", "ansible-playbook");
   if (existsSync(program)) return program;
@@ -41,7 +41,7 @@ const FORWARD = [
 
 const SUBNET = "10.{{ 128 + (id | int * 64) // 256 }}.{{ (id | int * 64) % 256 }}";
 
-/** JSON is YAML. Ids are small, and the layout is the default one. */
+/** A playbook as JSON, which is valid YAML. For the default layout and small runner ids. */
 function playbook(runners: number, hub: string): string {
   const tunnels = Array.from({ length: runners }, (_, i) => {
     const [id, low] = [i + 1, (i + 1) * 64];
@@ -80,7 +80,7 @@ function playbook(runners: number, hub: string): string {
   return JSON.stringify([play("hub", onHub), play("runners", onRunner)]);
 }
 
-/** Writes what it needs beside the lab's own files, and runs it in the controller. */
+/** Writes inventory and playbook to the lab's folder, and runs Ansible in the controller. */
 export async function runAnsible(lab: Lab, program: string, atATime: number): Promise<void> {
   const runners = lab.hosts.filter(({ name }) => name !== "hub");
   const at = ({ name, address }: { name: string; address: string }, id: number) =>
@@ -113,6 +113,6 @@ export async function runAnsible(lab: Lab, program: string, atATime: number): Pr
   if (code !== 0) throw new Error(`ansible ended with ${code}: ${stdout.slice(-2000)}${stderr}`);
 }
 
-/** Machines as they were, off the clock. */
+/** Removes from a host what the measured programs have created. Not measured. */
 export const CLEAN =
   "for d in $(ip -o link show | grep -oE '(vxkr[0-9a-z]+|vxlan0|kohaku-[a-z]+)' | sort -u); do ip link del $d; done; ip route flush 10.128.0.0/12 2>/dev/null; iptables -F; iptables -X; iptables -t nat -F; echo 0 >/proc/sys/net/ipv4/ip_forward";

@@ -10,11 +10,11 @@ import type { Row, Store } from "../provider/pool/storage/store";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 
-/** A store on a real disk that syncs every commit, with the server behind it where it has one. */
+/** A store on a real disk that syncs every commit, with its server if it has one. */
 export interface Engine {
   name: EngineName;
   url: string;
-  /** What a commit that was acknowledged has survived by then. */
+  /** What an acknowledged commit survives. */
   durability: string;
   store(): Promise<Store>;
   /** Writes rows directly to a store that no process has open. */
@@ -27,7 +27,7 @@ export interface Engine {
 export type EngineName = "sqlite" | "postgres" | "etcd";
 
 interface Starter {
-  /** Why it cannot be had here. */
+  /** Why it cannot be started here. */
   missing: string | false;
   start(): Promise<Engine>;
 }
@@ -38,8 +38,8 @@ export const ENGINES: Record<EngineName, Starter> = {
   etcd: { missing: etcdMissing, start: etcdEngine },
 };
 
-/** `sqlite,postgres`; all when nothing is said. */
-export function enginesNamed(list?: string): EngineName[] {
+/** Parses `sqlite,postgres`. Default: all engines. */
+export function parseEngines(list?: string): EngineName[] {
   const known = Object.keys(ENGINES) as EngineName[];
   const names = list === undefined ? known : list.split(",");
   const strange = names.filter((name) => !known.includes(name as EngineName));
@@ -47,7 +47,7 @@ export function enginesNamed(list?: string): EngineName[] {
   return names as EngineName[];
 }
 
-/** Numbers from memory would flatter: what lies there is gone with the power. */
+/** A folder on disk: a store in memory would be faster, but not durable. */
 export function diskFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "overlay-bench-"));
   if (fileSystemOf(folder) === "tmpfs") throw new Error(`${folder} is in memory: set TMPDIR to a folder on a disk`);
@@ -109,7 +109,7 @@ async function inBatches(store: Store, rows: Row[]): Promise<void> {
   await store.close();
 }
 
-/** etcd takes 128 operations at once; many such batches under way are synced together. */
+/** etcd takes 128 operations in a Txn; concurrent batches share a sync. */
 async function intoEtcd({ client }: EtcdCluster, rows: Row[]): Promise<void> {
   const keys = keysUnder("overlay/");
   const batches = Array.from({ length: Math.ceil(rows.length / 120) }, (_, i) => rows.slice(i * 120, (i + 1) * 120));

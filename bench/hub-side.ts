@@ -13,7 +13,7 @@ import { resourceOf } from "../provider/resources";
 import { type NetworkSettings, toNetwork } from "../provider/resources/network-settings";
 import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
 
-/** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the machines. */
+/** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the hosts. */
 interface Options {
   hub: string;
   runner: string;
@@ -61,23 +61,23 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   const measure = async (id: number): Promise<HubFigures> => {
     const samples: HubFigures[] = [];
     for (let i = 0; i <= rounds; i++) {
-      const create = stopwatch();
+      const create = startTimer();
       const [lifecycle, props] = await make("RunnerSubnet", "r1", { ...inputs, runnerId: id });
       const created = create();
-      const factsTime = stopwatch();
+      const factsTime = startTimer();
       const { stdout } = await connection.exec(FACTS_SCRIPT);
       const facts = factsTime();
-      const parseTime = stopwatch();
+      const parseTime = startTimer();
       const parsed = parseFacts(stdout);
       const parse = parseTime();
-      const planTime = stopwatch();
+      const planTime = startTimer();
       planSteps([workFor(network, id)], parsed);
       const plan = planTime();
-      const deleting = stopwatch();
+      const deleting = startTimer();
       await lifecycle.delete(props);
       samples.push({ create: created, delete: deleting(), facts, parse, plan });
     }
-    return median(samples.slice(1)); // the first finds everything cold
+    return medianOfEach(samples.slice(1)); // warm-up
   };
 
   const first = await measure(1);
@@ -88,7 +88,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   process.stdout.write(`${JSON.stringify({ first, more })}\n`);
 }
 
-/** Another runner's tunnel, with its record, as a create would leave it. */
+/** Another runner's tunnel with its record, as after a create. */
 function workFor(network: Network, id: number): ApplyRequest {
   const hub = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
   const runner = { underlayIp: `10.254.${100 + Math.floor(id / 250)}.${1 + (id % 250)}`, underlayMtu: 1500 };
@@ -101,12 +101,12 @@ function workFor(network: Network, id: number): ApplyRequest {
   };
 }
 
-const stopwatch = () => {
+const startTimer = () => {
   const started = performance.now();
   return () => performance.now() - started;
 };
 
-function median(samples: HubFigures[]): HubFigures {
+function medianOfEach(samples: HubFigures[]): HubFigures {
   const middle = (key: keyof HubFigures): number =>
     samples.map((sample) => sample[key]).sort((a, b) => a - b)[Math.floor(samples.length / 2)]!;
   const keys = Object.keys(samples[0]!) as (keyof HubFigures)[];

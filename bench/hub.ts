@@ -5,8 +5,8 @@ import type { HubFigures } from "./hub-side";
 import { table } from "./table";
 
 /**
- * What one more runner costs on a hub that has many: a whole create of a RunnerSubnet over SSH, with its claim, both
- * conversations and the ping, on a hub with no runner and on the same hub with 500 more.
+ * The time of a create of a RunnerSubnet over SSH, with its claim, both conversations and the ping: on a hub without runners, and on
+ * the same hub with 500.
  */
 const DEVICES = 500;
 const ROUNDS = 15;
@@ -39,7 +39,7 @@ function report(devices: number, { first, more }: { first: HubFigures; more: Hub
         ["milliseconds, median", "first runner", `with ${devices} others`, "ratio"],
         row("create of a runner", "create"),
         row("  reading the hub once, over SSH", "facts"),
-        row("  understanding what it says", "parse"),
+        row("  parsing its answer", "parse"),
         row("  planning", "plan"),
         row("delete of it", "delete"),
       ],

@@ -4,8 +4,8 @@ import { table } from "./table";
 
 /**
  * Packets lost while a live network is changed: a workload pings another one on the other runner each 50 ms, during the
- * change and for a second and a half after it. Beside each change a control run, in which the same machines are only
- * looked at.
+ * change and for a second and a half after it. Before each change there is a control run, in which the same hosts are only
+ * read.
  */
 interface Measured {
   update: Update;

@@ -4,7 +4,7 @@ import { benchPool } from "./pool";
 import { benchScale } from "./scale";
 import { benchUp } from "./up";
 
-/** `npm run bench -- NAME`: figures as ratios against a peer or a physical floor, measured in one run. */
+/** `npm run bench -- NAME`: ratios to another program or to a lower bound, measured in one run. */
 const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,

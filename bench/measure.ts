@@ -7,14 +7,14 @@ import type { TraceEvent } from "../test/e2e/stack";
 export const seconds = (milliseconds: number): string => (milliseconds / 1000).toFixed(2);
 export const ratio = (a: number, b: number): string => `${(a / b).toFixed(2)}×`;
 
-export async function timed(act: () => Promise<unknown>): Promise<number> {
+export async function measureTime(act: () => Promise<unknown>): Promise<number> {
   const started = performance.now();
   await act();
   return Math.round(performance.now() - started);
 }
 
-/** The time during which at least one call was at work. */
-export function insideProvider(events: TraceEvent[]): number {
+/** The time during which at least one call of the provider was running. */
+export function timeInProvider(events: TraceEvent[]): number {
   const spans = events.filter(({ call }) => call).map(({ at, milliseconds = 0 }) => [at - milliseconds, at] as const);
   let [sum, until] = [0, 0];
   for (const [from, to] of spans.sort((a, b) => a[0] - b[0])) {

@@ -1,11 +1,11 @@
 import { Lab } from "../lab/lab";
 import { type Stack, Workspace } from "../test/e2e/stack";
-import { insideProvider, ratio, seconds, timed } from "./measure";
+import { measureTime, ratio, seconds, timeInProvider } from "./measure";
 import { table } from "./table";
 
 /**
- * Programs with many reservations, beside the same programs with resources that do nothing. Checkpoints are skipped on
- * both sides: a state file that is rewritten with every resource takes most of the time, and is not ours.
+ * Programs with many reservations, compared with the same programs with resources that do nothing. Checkpoints are skipped in
+ * both: Pulumi rewrites the state file with every resource, which would take most of the time.
  */
 const SIZES = [100, 1000];
 const FEW = [20, 200];
@@ -41,7 +41,7 @@ export async function benchScale(args: string[]): Promise<void> {
   }
 }
 
-/** Step by step in turns, so that a machine that is busy with other things is busy for both. */
+/** Alternates step by step, so that other load on the machine affects both. */
 async function measure(workspace: Workspace, size: number): Promise<Measured> {
   const theirs = await workspace.stack(`empty-${size}`, { project: "empty", env });
   const mine = await workspace.stack(`ours-${size}`, {
@@ -52,9 +52,9 @@ async function measure(workspace: Workspace, size: number): Promise<Measured> {
   const measured = { empty: {}, ours: {}, inside: {} } as Measured;
   for (const what of ["preview", "up", "unchanged"] as const) {
     const run = (stack: Stack) => (what === "preview" ? stack.must("preview", "--stack", stack.name) : stack.mustUp());
-    measured.empty[what] = await timed(() => run(theirs));
-    measured.ours[what] = await timed(() => run(mine));
-    measured.inside[what] = insideProvider(mine.trace());
+    measured.empty[what] = await measureTime(() => run(theirs));
+    measured.ours[what] = await measureTime(() => run(mine));
+    measured.inside[what] = timeInProvider(mine.trace());
   }
   return measured;
 }

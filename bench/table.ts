@@ -1,4 +1,4 @@
-/** Columns as wide as their widest cell, those named in `right` aligned there; the first row is the head. */
+/** Columns as wide as their widest cell; those in `right` are right-aligned. The first row is the header. */
 export function table(rows: string[][], right = [1]): string {
   const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]!.length)));
   const line = (row: string[]): string =>

@@ -4,13 +4,13 @@ import { pathToFileURL } from "node:url";
 import { Lab } from "../lab/lab";
 import { type Stack, type TraceEvent, Workspace } from "../test/e2e/stack";
 import { ansiblePlaybook, CLEAN, runAnsible } from "./ansible";
-import { insideProvider, median, timed } from "./measure";
+import { measureTime, median, timeInProvider } from "./measure";
 import { table } from "./table";
 
 /**
- * `pulumi up` of a hub and its runners, created, unchanged and drifted, beside the same work by Ansible, by twelve ssh
- * commands a host, and beside resources that do nothing; inside the provider, beside the floor of one handshake and two
- * round trips a host. All of one size in one run, on the same machines.
+ * `pulumi up` of a hub and its runners, created, unchanged and drifted, compared with the same work by Ansible, by twelve ssh
+ * commands per host, and with resources that do nothing; the time in the provider, compared with one handshake and two round trips
+ * per host. All with one number of hosts in one run, on the same hosts.
  */
 const SIZES = [3, 20, 63];
 const AT_A_TIME = 8;
@@ -59,21 +59,21 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
   const lab = await Lab.up({ runners });
   const workspace = new Workspace(lab);
   try {
-    const others = ansible ? await byAnsible(lab, ansible) : {};
+    const others = ansible ? await measureAnsible(lab, ansible) : {};
     const [stack, nothing] = [await workspace.stack("ours"), await workspace.stack("empty", { project: "empty" })];
     nothing.program(empty(runners));
-    const emptyTime = await timed(() => nothing.mustUp());
-    const floors = [await floorOf(lab)];
-    const before = await logins(lab);
+    const emptyTime = await measureTime(() => nothing.mustUp());
+    const floors = [await measureFloor(lab)];
+    const before = await countLogins(lab);
     stack.program(ours(runners));
-    const { events, ...created } = await traced(stack, () => stack.mustUp());
-    const connections = (await logins(lab)).map((count, i) => count - before[i]!);
-    floors.push(await floorOf(lab));
-    const { events: _, ...unchanged } = await traced(stack, () => stack.mustUp());
-    await onAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'vxkr[0-9a-z]+' | head -n 1)");
-    const { events: __, ...drifted } = await traced(stack, () => stack.mustUp("--refresh"));
-    floors.push(await floorOf(lab));
-    const byHand = await timed(() => twelveCommands(lab));
+    const { events, ...created } = await runTraced(stack, () => stack.mustUp());
+    const connections = (await countLogins(lab)).map((count, i) => count - before[i]!);
+    floors.push(await measureFloor(lab));
+    const { events: _, ...unchanged } = await runTraced(stack, () => stack.mustUp());
+    await execOnAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'vxkr[0-9a-z]+' | head -n 1)");
+    const { events: __, ...drifted } = await runTraced(stack, () => stack.mustUp("--refresh"));
+    floors.push(await measureFloor(lab));
+    const byHand = await measureTime(() => runTwelveCommands(lab));
     const hub = lab.host("hub").address;
     const hubConversations = events.filter(({ conversation }) => conversation?.host === hub).length;
     return {
@@ -83,7 +83,7 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
       drifted,
       empty: emptyTime,
       byHand,
-      floor: median(floors), // it is short, and machines are busy
+      floor: median(floors), // it is short, so it varies most
       ...others,
       connections,
       hubConversations,
@@ -94,20 +94,20 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
   }
 }
 
-async function byAnsible(lab: Lab, program: string) {
-  const run = () => timed(() => runAnsible(lab, program, AT_A_TIME));
+async function measureAnsible(lab: Lab, program: string) {
+  const run = () => measureTime(() => runAnsible(lab, program, AT_A_TIME));
   const times = { ansibleCreated: await run(), ansibleUnchanged: await run() };
-  await onAll(lab, CLEAN);
+  await execOnAll(lab, CLEAN);
   return times;
 }
 
-const onAll = (lab: Lab, script: string) => Promise.all(lab.hosts.map(({ name }) => lab.exec(name, script)));
+const execOnAll = (lab: Lab, script: string) => Promise.all(lab.hosts.map(({ name }) => lab.exec(name, script)));
 
-async function traced(stack: Stack, act: () => Promise<unknown>): Promise<Timed & { events: TraceEvent[] }> {
+async function runTraced(stack: Stack, act: () => Promise<unknown>): Promise<Timed & { events: TraceEvent[] }> {
   stack.trace();
-  const wall = await timed(act);
+  const wall = await measureTime(act);
   const events = stack.trace();
-  return { wall, inside: insideProvider(events), events };
+  return { wall, inside: timeInProvider(events), events };
 }
 
 function report(m: Measured): void {
@@ -149,14 +149,14 @@ function report(m: Measured): void {
 }
 
 /** The number of logins of each host's sshd. */
-const logins = (lab: Lab): Promise<number[]> =>
+const countLogins = (lab: Lab): Promise<number[]> =>
   Promise.all(
     lab.hosts.map(async ({ name }) =>
       Number((await lab.exec(name, "grep -c 'Accepted publickey' /run/sshd.log")).stdout),
     ),
   );
 
-async function floorOf(lab: Lab): Promise<number> {
+async function measureFloor(lab: Lab): Promise<number> {
   const options = {
     hosts: lab.hosts.map(({ address }) => address),
     key: lab.privateKeyPath,
@@ -168,7 +168,7 @@ async function floorOf(lab: Lab): Promise<number> {
   return Number(stdout);
 }
 
-async function twelveCommands(lab: Lab): Promise<void> {
+async function runTwelveCommands(lab: Lab): Promise<void> {
   const script = join(lab.folder, "by-hand.sh");
   const lines = Array.from({ length: COMMANDS }, () => `ssh -F ${lab.sshConfig} "$1" ip link show lo >/dev/null`);
   writeFileSync(script, `set -e\n${lines.join("\n")}\n`);

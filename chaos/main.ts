@@ -1,6 +1,6 @@
 import { chaosPool, checkLedgers } from "./pool";
 
-/** `npm run chaos -- NAME`: real processes under kill -9 and broken servers; ends with 1 if a promise was not kept. */
+/** `npm run chaos -- NAME`: real processes under kill -9 and broken servers; exits with 1 if a check fails. */
 const RUNS: Record<string, (args: string[]) => Promise<boolean>> = {
   pool: chaosPool,
   check: checkLedgers,

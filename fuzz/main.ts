@@ -1,6 +1,6 @@
 import { fuzzPrograms } from "./programs";
 
-/** `npm run fuzz -- NAME`: random work from a seed; ends with 1 if anything disagreed. */
+/** `npm run fuzz -- NAME`: random work from a seed; exits with 1 after a disagreement. */
 const RUNS: Record<string, (args: string[]) => Promise<boolean>> = {
   programs: fuzzPrograms,
 };

@@ -29,12 +29,12 @@ export class Random {
     return from[Math.floor(this.next() * from.length)];
   }
 
-  one<T>(from: readonly [T, ...T[]]): T {
+  pickOne<T>(from: readonly [T, ...T[]]): T {
     return this.pick(from)!;
   }
 
   /** A key, as often as its weight says. */
-  weighted<K extends string>(weights: Record<K, number>): K {
+  pickWeighted<K extends string>(weights: Record<K, number>): K {
     const entries = Object.entries(weights) as [K, number][];
     let left = this.next() * entries.reduce((sum, [, weight]) => sum + weight, 0);
     for (const [key, weight] of entries) {

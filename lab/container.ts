@@ -1,5 +1,5 @@
 export interface ContainerOptions {
-  /** The bridge of the host that the container is plugged into. */
+  /** The host's bridge that the container's interface is attached to. */
   bridge: string;
   /** `10.128.64.5/18`; one of each family, if need be. */
   address: string | string[];
@@ -9,7 +9,7 @@ export interface ContainerOptions {
   mtu?: number;
 }
 
-/** What a container runtime does for the network of a container, in the least number of commands. Pure. */
+/** The commands of a container runtime for the network of a container. Pure. */
 export function containerScript(name: string, { bridge, address, gateway = [], mtu }: ContainerOptions): string {
   const port = `ve-${name}`.slice(0, 15);
   const inside = `ip -n ${name}`;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# controller.sh LAB NAME MAC ADDRESS/LENGTH…: holds the net and mount namespaces of the place that pulumi, stores and tests run in. It
-# sees the machine's files, and of networks only loopback and the underlay: nothing meant for a lab host can leave the machine.
+# controller.sh LAB NAME MAC ADDRESS/LENGTH…: holds the net and mount namespaces in which pulumi, stores and tests run. It has
+# this machine's files, and only loopback and the underlay as networks: no packet for a lab host can leave this machine.
 set -eu
 lab=$1 name=$2
 shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# docker.sh start|stop PARENT: the machine's own dockerd on a lab host, run there. Its data goes with the host, its cgroups lie
-# under PARENT, and an image `busybox` is there without any registry.
+# docker.sh start|stop PARENT: runs this machine's dockerd on a lab host. Its data is on the host's disk, its cgroups are under
+# PARENT, and it has an image `busybox` without a registry.
 set -eu
 parent=$2
 

@@ -3,12 +3,12 @@ import { join } from "node:path";
 import type { Lab } from "./lab";
 import { run } from "./process";
 
-/** Docker on lab hosts: Debian's own dockerd, with containers of a busybox. */
+/** Docker on lab hosts: Debian's dockerd, with containers of an image `busybox`. */
 export class LabDocker {
   constructor(private readonly lab: Lab) {}
 
-  /** Where the machine has no dockerd, or its kernel none of what dockerd needs: why. Leaves dockerd running on `host`. */
-  async whyNot(host: string): Promise<string | undefined> {
+  /** Why dockerd cannot run here; undefined: it can, and runs on `host` now. */
+  async findObstacle(host: string): Promise<string | undefined> {
     for (const tool of ["dockerd", "docker", "busybox"])
       if ((await this.lab.exec(host, `command -v ${tool}`)).code !== 0) return `there is no ${tool}`;
     return this.start(host).then(
@@ -29,7 +29,7 @@ export class LabDocker {
 
   async #manage(verb: "start" | "stop", host: string): Promise<void> {
     const parent = `/overlay-lab-${this.lab.name}-${host}`;
-    // By its text: a host has a /tmp of its own, and this may lie in the machine's.
+    // Passed as text: the host has its own /tmp, and the script may be in this machine's.
     const input = readFileSync(join(__dirname, "docker.sh"), "utf8");
     const { code, stderr } = await run(this.lab.hostCommand(host, ["sh", "-s", verb, parent]), { input });
     if (code !== 0) throw new Error(`dockerd on ${host} did not ${verb}: ${stderr.trim()}`);

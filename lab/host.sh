@@ -1,7 +1,7 @@
 #!/bin/sh
-# host.sh LAB NAME LATE MAC ADDRESS/LENGTH…: pid 1 of a lab host, in net, mount, pid, uts and ipc namespaces of its own, with the
-# lab's disks in sight. The machine's root file system shines through the host's disk, so that every tool of the machine is
-# there; what the host writes stays on its disk. LATE is how many seconds sshd comes up after the rest.
+# host.sh LAB NAME LATE MAC ADDRESS/LENGTH…: pid 1 of a lab host, in net, mount, pid, uts and ipc namespaces of its own, with
+# access to the lab's disks. The host's disk is an overlay over this machine's root file system, so that all its tools are
+# there; writes stay on the host's disk. sshd starts LATE seconds after the rest.
 set -eu
 umask 022
 lab=$1 name=$2 late=$3
@@ -9,9 +9,9 @@ shift 3
 
 sh "${0%/*}/plug.sh" "$lab" "$name" 1 "$@"
 echo "$name" >/proc/sys/kernel/hostname
-echo 0 >/proc/sys/net/ipv4/ip_forward # new namespaces take after the machine, which may be a router
+echo 0 >/proc/sys/net/ipv4/ip_forward # a new namespace inherits it from this machine, which may be a router
 
-# The disk: what a reboot keeps. None: a new machine.
+# The disk survives a reboot of the host. Without one, the host is new.
 disk=$lab/disks/$name
 new=
 [ -d "$disk" ] || new=yes
@@ -19,7 +19,7 @@ mkdir -p "$disk/upper" "$disk/work" "$disk/merged" "$disk/root" "$disk/home"
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" overlay "$disk/merged"
 cd "$disk/merged"
 
-# What belongs to the machine and not to a host. A .bashrc of the machine's root alone would slow down every SSH command.
+# Files of this machine that a host must not have. root's .bashrc would slow down every SSH command.
 mkdir -p root home run tmp
 mount --bind "$disk/root" root
 mount --bind "$disk/home" home
@@ -39,7 +39,7 @@ ln -s /proc/self/fd dev/fd
 if [ "$new" ]; then
   rm -rf etc/overlay var/lib/overlay
   rm -f etc/ssh/ssh_host_*
-  key=$lab/keys/$name # outside the disk: a rebuilt machine keeps its identity
+  key=$lab/keys/$name # outside the disk: a rebuilt host keeps its host key
   [ -f "$key" ] || ssh-keygen -q -t ed25519 -N '' -C "$name" -f "$key"
   cp "$key" etc/ssh/ssh_host_ed25519_key
   cp "$key.pub" etc/ssh/ssh_host_ed25519_key.pub
@@ -58,7 +58,7 @@ Subsystem sftp internal-sftp
 C
   echo "$name" >etc/hostname
   cp "$lab/hosts" etc/hosts
-  # ops: a user who is not root, and may become root where the machine has sudo.
+  # ops: a user other than root, which may use sudo if it is installed.
   echo 'ops:x:1999:1999:ops:/home/ops:/bin/sh' >>etc/passwd
   echo 'ops:*:19000:0:99999:7:::' >>etc/shadow
   echo 'ops:x:1999:' >>etc/group
@@ -88,7 +88,7 @@ if [ "$late" = 0 ]; then start_sshd; else { sleep "$late" && start_sshd; } 3>&- 
 
 echo ready >&3
 exec 3>&- >/run/console.log 2>&1
-# Pid 1 stays, adopts whatever loses its parent, and goes on SIGTERM.
+# Pid 1 stays, adopts orphaned processes, and exits on SIGTERM.
 trap 'exit 0' TERM
 while :; do
   sleep infinity &

@@ -3,10 +3,10 @@
  * processes and an OpenSSH server of its own. Nothing is faked; only the kernel is shared.
  *
  *   underlay    the switch and the disks             (underlay.sh: net, mount)
- *   controller  where pulumi, stores and tests run   (controller.sh: net, mount; the machine's files)
+ *   controller  where pulumi, stores and tests run   (controller.sh: net, mount; this machine's files)
  *   hub, r1 …   the hosts                            (host.sh: net, mount, pid, uts, ipc)
  *
- * Each part lives in namespaces that one process holds, so that ending the process removes the part without a trace.
+ * One process holds the namespaces of each part, so that ending the process removes the part.
  */
 import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -14,12 +14,12 @@ import { join } from "node:path";
 import { type ContainerOptions, containerScript } from "./container";
 import { hostsOf, type LabHost, startAll, startController, startHost, stopHost, wipeDisk } from "./parts";
 import * as plan from "./plan";
-import { type Identity, identityOf, listens, type Result, type RunOptions, run } from "./process";
+import { type Identity, identityOf, isListening, type ProcessResult, type RunOptions, run } from "./process";
 import * as records from "./record";
 
 export type { ContainerOptions } from "./container";
 export type { LabHost } from "./parts";
-export type { Result } from "./process";
+export type { ProcessResult } from "./process";
 
 export interface LabOptions {
   runners: number;
@@ -44,7 +44,7 @@ export class Lab {
   /** `ssh -F` this, in the controller. */
   readonly sshConfig: string;
 
-  /** Makes a lab; what a killed run left behind is removed first. */
+  /** Starts a lab. Labs of killed runs are removed first. */
   static async up(options: LabOptions): Promise<Lab> {
     refuseWithoutRoot();
     const { runners, name = `run-${process.pid}-${++made}`, keep = false } = options;
@@ -56,7 +56,7 @@ export class Lab {
 
     const record: records.LabRecord = { name, runners, ipv6: existsSync("/proc/sys/net/ipv6"), boot: records.bootId() };
     if (!keep) record.owner = identityOf(process.pid)!;
-    if (!records.create(record)) throw new Error(taken(name));
+    if (!records.create(record)) throw nameTakenError(name);
     try {
       await startAll(record);
       return new Lab(record);
@@ -93,7 +93,7 @@ export class Lab {
 
   host(name: string): LabHost {
     const host = this.hosts.find((host) => host.name === name);
-    if (host === undefined) throw new Error(`Lab "${this.name}" has no host "${name}", only ${names(this.hosts)}.`);
+    if (host === undefined) throw new Error(`Lab "${this.name}" has no host "${name}", only ${listNames(this.hosts)}.`);
     return host;
   }
 
@@ -101,7 +101,7 @@ export class Lab {
     await records.remove(this.record);
   }
 
-  /** Cuts a host's power. It comes back with `start`, at the same address and with the same key. */
+  /** Ends a host like a power cut. `start` starts it again, at the same address and with the same key. */
   async stop(host: string): Promise<void> {
     await stopHost(this.record, this.host(host));
   }
@@ -109,11 +109,11 @@ export class Lab {
   /** `late`: seconds until its sshd answers. */
   async start(host: string, options: { late?: number } = {}): Promise<void> {
     if (this.state(host) !== "down") return;
-    await stopHost(this.record, this.host(host)); // whatever a host that died by itself has left
+    await stopHost(this.record, this.host(host)); // removes the rest of a host that has crashed
     await startHost(this.record, this.host(host), options.late);
   }
 
-  /** A machine new from the start, at the same address and with the same host key. */
+  /** Starts a host with an empty disk, at the same address and with the same host key. */
   async rebuild(host: string, options: { late?: number } = {}): Promise<void> {
     await this.stop(host);
     await wipeDisk(this.record, this.host(host));
@@ -123,39 +123,39 @@ export class Lab {
   state(host: string): "up" | "sshd does not listen" | "down" {
     const holder = records.holder(this.name, this.host(host).name);
     if (holder === undefined) return "down";
-    return listens(holder.pid, 22) ? "up" : "sshd does not listen";
+    return isListening(holder.pid, 22) ? "up" : "sshd does not listen";
   }
 
   /**
    * A workload on a host: the network namespace `name` with an interface on one of the host's bridges, made with the host's
-   * own tools. `lab.exec(host, "ip netns exec NAME …")` runs something in it; it goes with the host.
+   * own tools. `lab.exec(host, "ip netns exec NAME …")` runs something in it; it ends with the host.
    */
   async container(host: string, name: string, options: ContainerOptions): Promise<void> {
     const { code, stderr } = await this.exec(host, containerScript(name, options));
     if (code !== 0) throw new Error(`container ${name} on ${host}: ${stderr.trim()}`);
   }
 
-  /** A shell command on a host, past SSH: what a test sees does not depend on what it tests. */
-  async exec(host: string, script: string, options: { input?: string } = {}): Promise<Result> {
+  /** Runs a shell command on a host without SSH, so that tests do not depend on the code under test. */
+  async exec(host: string, script: string, options: { input?: string } = {}): Promise<ProcessResult> {
     return run(this.hostCommand(host, ["sh", "-c", script]), options);
   }
 
-  /** A command in the controller, to its end. With `stdio: "inherit"` it is seen while it runs, and not captured. */
+  /** Runs a command in the controller. With `stdio: "inherit"` its output is printed, and not captured. */
   async controller(
     command: string,
     args: readonly string[] = [],
     { controller, ...options }: RunOptions & { controller?: string | undefined } = {},
-  ): Promise<Result> {
+  ): Promise<ProcessResult> {
     return run(this.controllerCommand([command, ...args], options.cwd, controller), options);
   }
 
-  /** A controller on another machine, with an address of its own. It has the machine's files, too; returns its name. */
+  /** Starts a controller that acts as another machine, with its own address. It has this machine's files, too. Returns its name. */
   async secondController(): Promise<string> {
     await startController(this.record, plan.secondControllerPlan);
     return plan.secondControllerPlan.name;
   }
 
-  /** A command in the controller that goes on. The child is the command itself: a signal to it is a signal to the command. */
+  /** Starts a command in the controller. The child is the command itself, so signals reach it. */
   spawnInController(command: string, args: readonly string[] = [], options: SpawnOptions = {}): ChildProcess {
     const [enter, ...rest] = this.controllerCommand([command, ...args], options.cwd);
     return spawn(enter!, rest, options);
@@ -193,10 +193,10 @@ export function refuseWithoutRoot(): void {
     throw new Error("A lab is made of namespaces of the Linux kernel: it needs Linux, and root.");
 }
 
-function taken(name: string): string {
+function nameTakenError(name: string): Error {
   const owner = records.read(name)?.owner;
   const by = owner === undefined ? "It was made to stay" : `Process ${owner.pid} uses it`;
-  return `There is a lab "${name}" already. ${by}; \`npm run lab -- down --name ${name}\` removes it.`;
+  return new Error(`There is a lab "${name}" already. ${by}; \`npm run lab -- down --name ${name}\` removes it.`);
 }
 
-const names = (hosts: plan.HostPlan[]) => hosts.map((host) => host.name).join(", ");
+const listNames = (hosts: plan.HostPlan[]) => hosts.map((host) => host.name).join(", ");

@@ -1,7 +1,7 @@
 import type { Lab } from "./lab";
 
-/** Whatever of ours a machine still has; empty when it is as it was. */
-export async function leftOn(lab: Lab, host: string): Promise<string> {
+/** Our items and files that a host still has, as text; empty if there are none. */
+export async function findLeftovers(lab: Lab, host: string): Promise<string> {
   const { stdout } = await lab.exec(
     host,
     [

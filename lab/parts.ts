@@ -36,7 +36,7 @@ export function hostsOf(lab: LabRecord): LabHost[] {
   return plan.hostPlans(lab.runners).map((host) => ({ ...host, hostKey: hostKey(host.name) }));
 }
 
-/** Mounts that the machine makes later are seen in the controller: it has the machine's files, all of them. */
+/** The controller has this machine's files, and sees later mounts, too. */
 export async function startController(lab: LabRecord, controller: plan.HostPlan): Promise<void> {
   const args = [folderOf(lab.name), controller.name, controller.mac, ...plan.addresses(controller, lab.ipv6)];
   await launch(lab, controller.name, ["unshare", "--net", "--mount", "--propagation=slave"], "controller.sh", args);
@@ -53,16 +53,16 @@ export async function startHost(lab: LabRecord, host: plan.HostPlan, late = 0): 
 export async function stopHost(lab: LabRecord, host: plan.HostPlan): Promise<void> {
   const process = holder(lab.name, host.name);
   if (process !== undefined) await end([process]);
-  // The kernel takes its time to tear a namespace down; pulling the cable makes the port free at once.
-  const pull = await run(inUnderlay(lab, "net", "ip", "link", "del", host.name));
-  if (pull.code !== 0 && !/Cannot find device|No such device/.test(pull.stderr)) throw new Error(pull.stderr);
+  // The kernel removes a namespace with a delay; deleting the veth frees its name at once.
+  const deleted = await run(inUnderlay(lab, "net", "ip", "link", "del", host.name));
+  if (deleted.code !== 0 && !/Cannot find device|No such device/.test(deleted.stderr)) throw new Error(deleted.stderr);
 }
 
 export async function wipeDisk(lab: LabRecord, host: plan.HostPlan): Promise<void> {
   await must(inUnderlay(lab, "mount", "rm", "-rf", join(folderOf(lab.name), "disks", host.name)));
 }
 
-/** Something of its own that is plugged into the lab's switch; it goes with the lab. */
+/** Starts a process with its own port on the lab's switch; it ends with the lab. */
 export const launchInUnderlay = (lab: LabRecord, part: string, script: string, args: string[]): Promise<void> =>
   launch(lab, part, inUnderlay(lab, "net"), script, args);
 
@@ -72,7 +72,7 @@ function inUnderlay(lab: LabRecord, namespace: "net" | "mount", ...command: stri
   return ["nsenter", `--target=${process.pid}`, "--root", `--${namespace}`, "--", ...command];
 }
 
-/** Starts a script that outlives this process, and returns when it says `ready` on descriptor 3. */
+/** Starts a script that outlives this process, and returns when it prints `ready` to descriptor 3. */
 async function launch(
   lab: LabRecord,
   part: string,

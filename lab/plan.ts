@@ -1,10 +1,10 @@
-/** What a lab of N runners looks like: names, addresses, and the texts that follow from them. Pure. */
+/** The plan of a lab with N runners: names, addresses, and the files that follow from them. Pure. */
 
 export interface HostPlan {
   name: string;
   address: string;
   address6: string;
-  /** Its own, also after a restart, like a machine's. */
+  /** Stays the same after a restart. */
   mac: string;
 }
 
@@ -14,7 +14,7 @@ export const underlay = {
   mtu: 1500,
 } as const;
 
-/** More than this the switch has no ports for: a bridge of the kernel ends at 1023; the hub and two controllers have three. */
+/** A bridge of the kernel has 1023 ports; the hub and two controllers have three of them. */
 export const maxRunners = 1020;
 
 export const controllerPlan: HostPlan = host("controller", 255, 250);
@@ -42,7 +42,7 @@ export function host(name: string, high: number, low: number): HostPlan {
 export const addresses = (host: HostPlan, ipv6: boolean): string[] =>
   ipv6 ? [`${host.address}/16`, `${host.address6}/64`] : [`${host.address}/16`];
 
-/** /etc/hosts of every host and of the controller; `machine` is the name that the controller shares with the machine. */
+/** /etc/hosts of every host and of the controller; `machine` is this machine's name, which the controller has, too. */
 export function hostsFile(hosts: HostPlan[], machine: string): string {
   const lines = [...hosts, controllerPlan].map((host) => `${host.address} ${host.name}`);
   return ["127.0.0.1 localhost", "::1 localhost", `127.0.1.1 ${machine}`, ...lines, ""].join("\n");

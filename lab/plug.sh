@@ -1,5 +1,5 @@
 #!/bin/sh
-# plug.sh LAB PORT PID MAC ADDRESS/LENGTH…: a cable from PORT of the lab's switch to eth0 of this network namespace, with these
+# plug.sh LAB PORT PID MAC ADDRESS/LENGTH…: a veth pair from PORT of the lab's switch to eth0 of this network namespace, with these
 # addresses. PID is a process of this namespace, by its number in the caller's pid namespace.
 set -eu
 lab=$1 port=$2 pid=$3 mac=$4

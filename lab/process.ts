@@ -2,13 +2,13 @@ import { type SpawnOptions, spawn } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** A process for certain: its number, and when it started, since numbers are used again. */
+/** Identifies a process: its pid and its start time, because pids are reused. */
 export interface Identity {
   pid: number;
   start: string;
 }
 
-export interface Result {
+export interface ProcessResult {
   code: number;
   stdout: string;
   stderr: string;
@@ -32,7 +32,7 @@ export function identityOf(pid: number): Identity | undefined {
 
 export const isAlive = (process: Identity): boolean => identityOf(process.pid)?.start === process.start;
 
-/** Ends processes that are still the ones meant, and waits until they are gone. */
+/** Ends these processes, if their pids were not reused, and waits until they are gone. */
 export async function end(processes: Identity[]): Promise<void> {
   for (const process of processes) if (isAlive(process)) kill(process.pid);
   for (let waited = 0; processes.some(isAlive); waited += 10) {
@@ -62,7 +62,7 @@ export function guestsOf(holder: Identity): Identity[] {
 }
 
 /** Whether anything listens on a TCP port in the network namespace of a process. */
-export function listens(pid: number, port: number): boolean {
+export function isListening(pid: number, port: number): boolean {
   const local = new RegExp(`:${port.toString(16).toUpperCase().padStart(4, "0")} [0-9A-F]+:0000 0A `);
   return ["tcp", "tcp6"].some((table) => {
     const file = `/proc/${pid}/net/${table}`;
@@ -80,8 +80,8 @@ function networkNamespace(pid: number): string | undefined {
 
 export type RunOptions = SpawnOptions & { input?: string };
 
-/** Runs a command to its end and hands back what it said; only a command that cannot be started is an error. */
-export async function run([command, ...args]: readonly string[], options: RunOptions = {}): Promise<Result> {
+/** Runs a command and returns its output. Rejects only if it cannot be started. */
+export async function run([command, ...args]: readonly string[], options: RunOptions = {}): Promise<ProcessResult> {
   const { input, ...rest } = options;
   const child = spawn(command!, args, { stdio: [input === undefined ? "ignore" : "pipe", "pipe", "pipe"], ...rest });
   const output = { stdout: "", stderr: "" };
@@ -103,7 +103,7 @@ export async function must(command: readonly string[]): Promise<string> {
   return stdout;
 }
 
-/** Does all the work, at most `limit` pieces at a time. After a failure nothing new is begun; what runs is awaited. */
+/** Runs all calls, at most `limit` at a time. After a failure no further call starts, and running ones are awaited. */
 export async function inParallel(work: readonly (() => Promise<void>)[], limit: number): Promise<void> {
   const queue = [...work];
   const worker = async () => {
@@ -117,7 +117,7 @@ export async function inParallel(work: readonly (() => Promise<void>)[], limit: 
   for (const end of ends) if (end.status === "rejected") throw end.reason;
 }
 
-/** The processes that a process has started, and those that these have. */
+/** All descendants of a process. */
 export function descendantsOf(pid: number): Identity[] {
   const all = readdirSync("/proc").map(Number).filter(Boolean);
   const parents = new Map(all.map((each) => [each, Number(statFields(each)?.[1])]));

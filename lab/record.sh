@@ -1,7 +1,7 @@
 #!/bin/sh
-# record.sh FILE COMMAND…: notes "PID START" of this process in FILE and becomes COMMAND. The process writes it itself, before
-# anything else, so that no moment exists in which a killed run leaves a process that is not on record. START, the 22nd field
-# of /proc/PID/stat, tells it from a later process with the same number; both are the machine's, since /proc still is.
+# record.sh FILE COMMAND…: writes "PID START" of this process to FILE and executes COMMAND. The process writes it itself, before
+# anything else, so that a killed run never leaves a process without a record. START, the 22nd field of /proc/PID/stat,
+# distinguishes it from a later process with the same pid; both are of the initial pid namespace.
 set -eu
 read -r stat </proc/self/stat
 file=$1

@@ -1,7 +1,6 @@
 /**
- * Labs on record. A lab is a folder under /run; its record says who owns it, and each process that holds a part of it has
- * noted its own identity there (record.sh). That is all that is needed to remove a lab whose owner was killed: nothing is
- * ever looked for by name or pattern.
+ * Records of labs. A lab is a folder under /run with a record of its owner process, and the identity of each process that holds a
+ * part of it (record.sh). So a lab whose owner was killed can be removed without a search by name or pattern.
  */
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -13,9 +12,9 @@ export interface LabRecord {
   name: string;
   runners: number;
   ipv6: boolean;
-  /** The machine's boot: identities of processes mean nothing after the next one. */
+  /** The boot id of this machine: identities of processes are valid until the next boot. */
   boot: string;
-  /** Absent: made to stay until `down`. */
+  /** Absent: the lab stays until `down`. */
   owner?: Identity;
 }
 
@@ -23,7 +22,7 @@ export const folderOf = (name: string): string => join(root, name);
 
 export const bootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
-/** The lab's folder, at once with its record in it; `false` if the name is taken. */
+/** Creates the lab's folder with its record, atomically. false: the name is taken. */
 export function create(record: LabRecord): boolean {
   mkdirSync(root, { recursive: true, mode: 0o755 });
   const temporary = mkdtempSync(join(root, ".new-"));
@@ -52,16 +51,16 @@ export const list = (): LabRecord[] =>
 
 const entries = (folder: string): string[] => unlessAbsent(() => readdirSync(folder)) ?? [];
 
-function unlessAbsent<T>(look: () => T): T | undefined {
+function unlessAbsent<T>(read: () => T): T | undefined {
   try {
-    return look();
+    return read();
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
     throw error;
   }
 }
 
-/** Its owner was killed, or the machine has rebooted since. */
+/** Whether its owner was killed, or this machine has rebooted since. */
 export const isLeftOver = (record: LabRecord): boolean =>
   record.boot !== bootId() || (record.owner !== undefined && !isAlive(record.owner));
 
@@ -74,8 +73,8 @@ export function holder(name: string, part: string): Identity | undefined {
 }
 
 /**
- * Takes the lab down. Namespaces, interfaces and mounts go with the processes that hold them; what runs in a controller
- * goes first, while its holder makes sure that the namespace is still the one meant.
+ * Removes a lab. Namespaces, interfaces and mounts end with the processes that hold them. Processes in a controller are ended first,
+ * while its holder still proves that the namespace is the right one.
  */
 export async function remove(record: LabRecord): Promise<void> {
   const folder = folderOf(record.name);
@@ -87,5 +86,5 @@ export async function remove(record: LabRecord): Promise<void> {
     for (let some = guests(); some.length > 0; some = guests()) await end(some);
     await end(parts.flatMap(held));
   }
-  rmSync(folder, { recursive: true, force: true, maxRetries: 3 }); // another run may be at it, too
+  rmSync(folder, { recursive: true, force: true, maxRetries: 3 }); // another run may remove it, too
 }

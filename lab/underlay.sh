@@ -1,6 +1,6 @@
 #!/bin/sh
-# underlay.sh LAB: holds what the hosts of a lab have in common, in net and mount namespaces of its own: the switch that all
-# of them are plugged into, and the tmpfs with their disks. Both vanish with this process; the machine never sees either.
+# underlay.sh LAB: holds net and mount namespaces for what the hosts of a lab share: the switch, and the tmpfs with their disks.
+# Both end with this process; this machine's own namespaces do not have them.
 set -eu
 lab=$1
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# vm.sh LAB NAME MAC IMAGE: an emulated machine on the lab's switch, in the switch's network namespace. Its disk keeps what it writes
-# over that of IMAGE; what makes it itself is on a second one. Ending this process is a power cut. Software
-# emulation works everywhere; KVM may be there and not work, and is used where VM_ACCEL=kvm says so.
+# vm.sh LAB NAME MAC IMAGE: an emulated machine on the lab's switch, in the switch's network namespace. Its disk is
+# copy-on-write over IMAGE; its name, keys and addresses are on a second disk. Ending this process is a power cut. Software
+# emulation works everywhere; KVM is used only with VM_ACCEL=kvm, because it may exist and not work.
 set -eu
 lab=$1 name=$2 mac=$3 image=$4
 

@@ -1,6 +1,6 @@
 /**
- * An emulated Debian machine on a lab's switch: its own kernel with all its modules, systemd, udev, networkd, and a power
- * switch. What namespaces cannot show is tried here; it takes minutes where they take seconds.
+ * An emulated Debian machine on a lab's switch, with its own kernel and modules, systemd, udev and networkd, for tests that are not
+ * possible in namespaces. It takes minutes where namespaces take seconds.
  */
 import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -9,7 +9,7 @@ import { vmImageFolder } from "../setup/vm-image.mjs";
 import type { Lab } from "./lab";
 import { launchInUnderlay } from "./parts";
 import { type HostPlan, host } from "./plan";
-import { end, must, type Result } from "./process";
+import { end, must, type ProcessResult } from "./process";
 import { holder, read } from "./record";
 
 /** Software emulation on a busy machine boots in minutes. */
@@ -32,14 +32,14 @@ export class Vm {
     return this.plan.address;
   }
 
-  /** A new machine, switched off: 10.254.200.NUMBER. The lab's key opens it. */
+  /** Creates a machine that is off, at 10.254.200.NUMBER. It accepts the lab's key. */
   static async make(lab: Lab, name: string, number: number): Promise<Vm> {
     const vm = new Vm(lab, name, number);
     await vm.#writeIdentity();
     return vm;
   }
 
-  /** Switches it on, and waits until it has booted and its sshd answers. */
+  /** Starts it, and waits until it has booted and its sshd answers. */
   async start(): Promise<void> {
     const { name, plan, lab } = this;
     const args = [lab.folder, name, plan.mac, vmImageFolder()];
@@ -58,13 +58,13 @@ export class Vm {
     if (process) await end([process]);
   }
 
-  /** A shell command by SSH from the controller: there is no other way into a real machine. */
-  exec(script: string): Promise<Result> {
+  /** Runs a shell command by SSH from the controller. */
+  exec(script: string): Promise<ProcessResult> {
     const options = ["-F", this.lab.sshConfig, "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=20"];
     return this.lab.controller("ssh", [...options, `root@${this.address}`, script]);
   }
 
-  /** What it said on its serial line. */
+  /** The output of its serial console. */
   console(): string {
     return readFileSync(join(this.lab.folder, "logs", `${this.name}.console`), "utf8");
   }

@@ -80,6 +80,8 @@ const CATEGORIES = {
   ACCESS_TOKEN_EXISTS: "conflict",
   ACCESS_TOKEN_NOT_FOUND: "notFound",
   ACCESS_DENIED: "forbidden",
+  WEBHOOK_NOT_FOUND: "notFound",
+  WEBHOOK_LIMIT: "exhausted",
   NOT_FOUND: "notFound",
   METHOD_NOT_ALLOWED: "invalid",
   BODY_TOO_LARGE: "invalid",

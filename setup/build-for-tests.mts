@@ -1,6 +1,6 @@
 import { build, isBuilt } from "./build.mjs";
 
-/** vitest calls this before the tests that run dist/: it must be what the sources say. */
+/** vitest calls this before the tests that run dist/: it must match the sources. */
 export default function buildForTests(): void {
   if (isBuilt()) return;
   console.log("Compiling provider/ and sdk/ to dist/.");

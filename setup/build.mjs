@@ -17,7 +17,7 @@ const require = createRequire(import.meta.url);
 export const isBuilt = () =>
   fs.existsSync(stamp) && fs.statSync(stamp).mtimeMs >= newestChange(sources.map((path) => join(root, path)));
 
-/** Builds beside dist/ and swaps at the end: a program that runs meanwhile finds the old one or the new one. */
+/** Builds beside dist/ and renames at the end: a program that runs meanwhile finds the old or the new one. */
 export function build() {
   const started = new Date();
   const draft = join(root, "node_modules", `.dist-${process.pid}`);
@@ -71,7 +71,7 @@ function makeExecutable(folder) {
   }
 }
 
-/** Folders count, too: theirs is the time of the last file that came or went. @param {string[]} paths @returns {number} */
+/** Folders count, too: their time changes when a file is added or removed. @param {string[]} paths @returns {number} */
 function newestChange(paths) {
   const times = paths
     .filter((path) => fs.existsSync(path))

@@ -150,8 +150,8 @@ async function disableService(service) {
 }
 
 /**
- * Debian starts the services of a package as it installs it, unless this file says no. Ours goes when the work is done or
- * interrupted; one that was there before stays.
+ * Debian starts the services of a package as it installs it, unless this file forbids it. Ours is removed when the work is done or
+ * interrupted; one that existed before stays.
  * @param {() => Promise<void>} work
  */
 async function withoutServices(work) {

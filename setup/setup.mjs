@@ -11,7 +11,7 @@ import { ensurePulumi, NoPulumi } from "./pulumi.mjs";
 import { whyNoLab } from "./tools.mjs";
 import { ensureVmImage } from "./vm-image.mjs";
 
-/** Commands that make no hosts. */
+/** Commands that start no lab. */
 const WITHOUT_LAB = ["check", "overlayctl"];
 /** Commands that work, in part, without a Pulumi CLI. */
 const WITHOUT_PULUMI = ["test", "lab"];

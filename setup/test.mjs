@@ -20,13 +20,13 @@ const env = { ...process.env, COUNT_FILE: countFile };
 const { status } = spawnSync(process.execPath, vitest, { cwd: root, env, stdio: "inherit" });
 const { passed, failed, skipped } = existsSync(countFile)
   ? JSON.parse(readFileSync(countFile, "utf8"))
-  : { passed: 0, failed: 1, skipped: 0 }; // vitest itself did not come to an end
+  : { passed: 0, failed: 1, skipped: 0 }; // vitest itself did not finish
 rmSync(folder, { recursive: true, force: true });
 if (skipped > 0) console.log(`${skipped} skipped: each says why.`);
 console.log(`${passed} passed, ${failed} failed`);
 process.exitCode = status ?? 1;
 
-/** All where nothing is missing, and whatever the caller has chosen. */
+/** All projects that can run here, unless the caller has chosen some. */
 function projects() {
   if (args.some((arg) => arg.startsWith("--project"))) return [];
   const reason = whyNoLab();

@@ -1,4 +1,4 @@
-/** Where the tools are that set-up provides: for the demo, the tests and the benchmarks. */
+/** Paths of the tools that set-up installs, for the demo, the tests and the benchmarks. */
 import { spawnSync } from "node:child_process";
 import { accessSync, constants, existsSync } from "node:fs";
 import { homedir } from "node:os";

@@ -1,5 +1,5 @@
-// Claims addresses with go-ipam as it is told: one order a line on standard input, one answer a line on standard output,
-// both in JSON, as bench/pool/team.ts has them. The first line says which storage, and which prefixes it is to have.
+// Claims addresses with go-ipam. It reads one command per line from standard input and writes one answer per line to standard output,
+// both as the JSON of bench/pool/claimers.ts. The first line names the storage and its prefixes.
 package main
 
 import (
@@ -19,7 +19,7 @@ type opening struct {
 	Storage string // memory, postgres or etcd
 	Host    string
 	Port    string
-	// Fill is what each prefix is to hold, from its first address on; nothing when another process has filled them.
+	// Fill is the number of addresses that each prefix has at the start; empty if another process has filled them.
 	Fill map[string]int
 }
 
@@ -70,8 +70,8 @@ func main() {
 	}
 }
 
-// Claims until it has enough or the time is up. After a conflict go-ipam sleeps, up to half a minute and whatever its context says: a
-// claim that is not done two seconds after the time is given up, and fails when it wakes up.
+// Claims up to a number of addresses or for a time. After a conflict go-ipam sleeps for up to half a minute and ignores its context: a
+// claim that is not done two seconds after the time is abandoned, and fails when the sleep ends.
 func claim(ctx context.Context, pool ipam.Ipamer, o order) []*ipam.IP {
 	until := now() + o.Milliseconds
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second+time.Duration(o.Milliseconds)*time.Millisecond)
@@ -140,7 +140,7 @@ func dump(fill map[string]int) string {
 	return string(text)
 }
 
-// Where two were given one address, the second release finds nothing.
+// If an address was given twice, the second release finds nothing.
 func release(ctx context.Context, pool ipam.Ipamer, ip *ipam.IP) {
 	for {
 		err := pool.ReleaseIPFromPrefix(ctx, ip.ParentPrefix, ip.IP.String())

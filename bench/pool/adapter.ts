@@ -7,7 +7,7 @@ import { openPool } from "../../provider/pool";
 export interface Adapter {
   /** Creates the pool `POOL` with the addresses 172.16.0.0/18; it may exist. */
   createPool(): Promise<void>;
-  /** What the check of an up does before its claim. */
+  /** As the check of an up before its claim. */
   offer(pool: string, owner: string): Promise<unknown>;
   claim(pool: string, owner: string): Promise<Claimed>;
   close(): Promise<void>;

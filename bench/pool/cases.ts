@@ -13,7 +13,7 @@ export interface Case {
   cidr: string;
   spec: PoolSpec;
   leases: number;
-  /** From the first address on, as "lowest" leaves it; or at random, with a gap behind every lease. */
+  /** From the first address on, as with "lowest"; or at random, with a gap after every lease. */
   filled: "from the bottom" | "at random";
 }
 
@@ -49,21 +49,21 @@ export const casesWith = (many: number): Case[] => [
   large(many, "fd00::/64"),
 ];
 
-/** How many more it can take, as far as that matters. */
+/** How many more leases fit, at most a million. */
 export const roomIn = ({ spec: { extents }, leases }: Case): number =>
   Math.min(1e6, Number(extents[0]!.last - extents[0]!.first) + 1 - leases);
 
-/** Opens the pool of a case the way users do. */
+/** Creates the pool of a case as users do. */
 export async function openCase(on: Pool, { spec }: Case): Promise<void> {
   const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
   await on.claim({ ...request, childPool: spec });
 }
 
-/** Fills it with rows instead of claims: all that `fsck` wants to see, in a hundredth of the time. */
+/** Fills it with rows instead of claims, which takes a hundredth of the time. `fsck` finds no fault in them. */
 export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(rowsFor(one));
 
 export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
-  const values = filled === "at random" ? scattered(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
+  const values = filled === "at random" ? scatter(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
   const counts = { offered: 0, reserved: leases.length, used: 0, quarantined: 0, held: BigInt(leases.length) };
   const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease, spec)]);
@@ -73,9 +73,9 @@ export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
 const fromBottom = ({ first }: Extent, count: number): bigint[] =>
   Array.from({ length: count }, (_, i) => first + BigInt(i));
 
-function scattered({ first, last }: Extent, count: number): bigint[] {
+function scatter({ first, last }: Extent, count: number): bigint[] {
   const values = new Set<bigint>();
-  // Not the last one: its row of free space, which the opened pool has already, would have to go.
+  // Not the last value: the row of its free space exists already, and would have to be deleted.
   while (values.size < count) values.add(first + (randomBytes(8).readBigUInt64BE() % (last - first)));
   return [...values];
 }
@@ -85,6 +85,6 @@ function leaseOn(pool: string, value: bigint, i: number): Lease {
   const at = Date.now();
   const times = { createdAt: at, updatedAt: at, lastSeen: at };
   const extents = [{ first: value, last: value }];
-  const who = { pool, owner: `filler ${i}`, type: "IPReservation" };
-  return { ...who, extents, state: "reserved", uid, leaseId: `${uid}.${uid}`, ...times };
+  const holder = { pool, owner: `filler ${i}`, type: "IPReservation" };
+  return { ...holder, extents, state: "reserved", uid, leaseId: `${uid}.${uid}`, ...times };
 }

@@ -1,7 +1,7 @@
 import type { Adapter, Claimed } from "./adapter";
-import type { Answer, Order } from "./team";
+import type { Answer, Command } from "./claimers";
 
-/** A process of its own that claims as it is told over IPC: `claimer.ts ADAPTER URL NAME`. */
+/** A process that executes commands from IPC: `claimer.ts ADAPTER URL NAME`. */
 async function main([path, url, name]: string[]): Promise<void> {
   const { openAdapter, POOL } = require(path!) as typeof import("./adapter");
   await warmUp(await openAdapter("memory:"), POOL);
@@ -17,29 +17,29 @@ async function main([path, url, name]: string[]): Promise<void> {
     return claimed.value;
   };
 
-  const obey = async (order: Order): Promise<Answer> => {
+  const execute = async (command: Command): Promise<Answer> => {
     const [from, values] = [now(), [] as string[]];
-    if (order.do === "create") await adapter.createPool();
-    else if (order.do === "release") await Promise.all(held.splice(0).map((claimed) => claimed.release()));
-    else if (order.do === "claim") {
+    if (command.do === "create") await adapter.createPool();
+    else if (command.do === "release") await Promise.all(held.splice(0).map((claimed) => claimed.release()));
+    else if (command.do === "claim") {
       let begun = 0;
       const client = async () => {
-        while (begun < order.limit && now() - from < order.milliseconds) {
+        while (begun < command.limit && now() - from < command.milliseconds) {
           begun++;
-          values.push(await claim(order.pool, order.withOffer));
+          values.push(await claim(command.pool, command.withOffer));
         }
       };
-      await Promise.all(Array.from({ length: order.together }, client));
+      await Promise.all(Array.from({ length: command.together }, client));
     }
     return { from, to: now(), values };
   };
 
-  process.on("message", async (order: Order) => process.send!(await obey(order)));
+  process.on("message", async (command: Command) => process.send!(await execute(command)));
   process.on("disconnect", () => process.exit());
   process.send!("ready");
 }
 
-/** What is measured is a process at work, not the first seconds of its compiler. */
+/** Runs the code before the measurement, so that it is compiled. */
 async function warmUp(adapter: Adapter, pool: string): Promise<void> {
   await adapter.createPool();
   for (let i = 0; i < 40; i++) {
@@ -54,7 +54,7 @@ async function warmUp(adapter: Adapter, pool: string): Promise<void> {
 const ownerOf = (stack: string, i: number): string =>
   `bench/urn:pulumi:${stack}::bench::pulumi-nodejs:dynamic/overlay:IPReservation::ip${i}`;
 
-/** The same in all processes. */
+/** Comparable between processes. */
 const now = (): number => performance.timeOrigin + performance.now();
 
 main(process.argv.slice(2));

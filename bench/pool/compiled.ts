@@ -5,22 +5,22 @@ import { join, resolve } from "node:path";
 import { root } from "../../setup/tools.mjs";
 
 /** The compiled files that a measured process runs. */
-export interface Program {
+export interface CompiledProgram {
   claimer: string;
   /** The checkout that it measures. */
   adapter: string;
 }
 
-export interface Programs {
-  this: Program;
-  against?: Program;
+export interface CompiledPrograms {
+  this: CompiledProgram;
+  against?: CompiledProgram;
 }
 
-/** Compiles this checkout and another: users run a compiled provider, and tsx adds the name of every function at run time. */
-export function compilePrograms(against?: string): Programs {
+/** Compiles this checkout and another: users run a compiled provider, and tsx makes code slower. */
+export function compilePrograms(against?: string): CompiledPrograms {
   const own = compile(root);
   const claimer = join(own, "claimer.js");
-  const measure = (folder: string): Program => ({ claimer, adapter: join(folder, "adapter.js") });
+  const measure = (folder: string): CompiledProgram => ({ claimer, adapter: join(folder, "adapter.js") });
   return { this: measure(own), ...(against !== undefined && { against: measure(compile(resolve(against))) }) };
 }
 
@@ -32,7 +32,7 @@ function compile(checkout: string): string {
   const args = [require.resolve("typescript/bin/tsc"), "-p", join(checkout, "bench/pool"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { stdio: ["ignore", 2, 2] });
   if (status !== 0) throw new Error(`${checkout} cannot be compiled.`);
-  // Read at run time from beside the modules that load them.
+  // Modules read them from their own folder at run time.
   const files = readdirSync(join(checkout, "provider"), { recursive: true, encoding: "utf8" });
   for (const name of files.filter((file) => file.endsWith(".proto")))
     copyFileSync(join(checkout, "provider", name), join(outDir, "provider", name));

@@ -18,14 +18,14 @@ export function fdatasyncs(folder: string, milliseconds: number): number {
 }
 const PAGES = 256;
 
-/** The way of KohakuRiver: every address from the first one on, as text, until one is not in the set. In memory. */
+/** KohakuRiver's search: every address from the first one on, as text, until one is not in the set. In memory. */
 export function linearSearches(one: Case, milliseconds: number): number {
   const { first, last } = one.spec.extents[0]!;
   const used = new Set<string>();
-  for (let i = 0; i < one.leases; i++) used.add(dotted(first + BigInt(i)));
+  for (let i = 0; i < one.leases; i++) used.add(formatIpv4(first + BigInt(i)));
   const given: string[] = [];
   const search = (): string => {
-    for (let value = first; value <= last; value++) if (!used.has(dotted(value))) return dotted(value);
+    for (let value = first; value <= last; value++) if (!used.has(formatIpv4(value))) return formatIpv4(value);
     throw new Error("nothing is free");
   };
   const room = roomIn(one);
@@ -37,7 +37,7 @@ export function linearSearches(one: Case, milliseconds: number): number {
   });
 }
 
-function dotted(value: bigint): string {
+function formatIpv4(value: bigint): string {
   const address = Number(value & 0xffff_ffffn);
   return `${address >>> 24}.${(address >>> 16) & 255}.${(address >>> 8) & 255}.${address & 255}`;
 }

@@ -5,12 +5,12 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 import { cacheFolder } from "../../setup/tools.mjs";
-import { type Answer, answersOf, type Claimer } from "./team";
+import { type Answer, answersOf, type Claimer } from "./claimers";
 
 const SOURCE = join(__dirname, "../go-ipam");
 
-/** Compiles the program around go-ipam, once for each state of it; undefined, and a word why, where that fails. */
-export async function builtGoIpam(): Promise<string | undefined> {
+/** Compiles the program around go-ipam, once for each version of its source. undefined if that fails, with a message. */
+export async function buildGoIpam(): Promise<string | undefined> {
   const hash = createHash("sha256");
   for (const file of ["main.go", "go.mod", "go.sum"]) hash.update(readFileSync(join(SOURCE, file)));
   const program = join(cacheFolder(), `go-ipam-${hash.digest("hex").slice(0, 16)}`);
@@ -26,27 +26,27 @@ export async function builtGoIpam(): Promise<string | undefined> {
   }
 }
 
-export interface Opening {
+export interface GoIpamOptions {
   storage: "memory" | "postgres" | "etcd";
   host?: string;
   port?: string;
   fill?: Record<string, number>;
 }
 
-export const openingAt = (storage: "postgres" | "etcd", port: number): Opening => ({
+export const goIpamOptionsAt = (storage: "postgres" | "etcd", port: number): GoIpamOptions => ({
   storage,
   host: "127.0.0.1",
   port: String(port),
 });
 
-export async function goIpamAt(program: string, opening: Opening): Promise<Claimer> {
+export async function startGoIpam(program: string, opening: GoIpamOptions): Promise<Claimer> {
   const child = spawn(program, { stdio: ["pipe", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
-  const answers = answersOf<string>(child, "go-ipam", (hear) => lines.on("line", hear));
-  const tell = async (what: object): Promise<Answer> => {
+  const answers = answersOf<string>(child, "go-ipam", (onAnswer) => lines.on("line", onAnswer));
+  const send = async (what: object): Promise<Answer> => {
     child.stdin.write(`${JSON.stringify(what)}\n`);
     return JSON.parse(await answers.next());
   };
-  await tell(opening);
-  return { tell, stop: () => child.stdin.end() };
+  await send(opening);
+  return { send, stop: () => child.stdin.end() };
 }

@@ -1,31 +1,30 @@
 import { rmSync } from "node:fs";
 import { setPriority } from "node:os";
 import { parseArgs } from "node:util";
-import { diskFolder, ENGINES, type EngineName, enginesNamed, fileSystemOf } from "../engines";
+import { diskFolder, ENGINES, type EngineName, fileSystemOf, parseEngines } from "../engines";
 import { casesWith } from "./cases";
-import { compilePrograms, type Program } from "./compiled";
-import { builtGoIpam } from "./go-ipam";
-import { type Figure, figureOf, printPools, type Report } from "./report";
-import { floorIn, goIpamOn, linearIn, oursOn, type Subject } from "./subjects";
-import type { Claimer, Sample } from "./team";
+import type { Claimer, Sample } from "./claimers";
+import { type CompiledProgram, compilePrograms } from "./compiled";
+import { buildGoIpam } from "./go-ipam";
+import { type Figure, figureOf, type PoolsReport, printPools } from "./report";
+import { floorSubject, goIpamSubjects, linearSearchSubjects, ourSubjects, type Subject } from "./subjects";
 import { benchUsers, WORKS } from "./users";
 import { renderUsers } from "./users-report";
 
 /**
- * Claims a second, for each engine, beside what shares the machine with it in the same minutes: go-ipam, a linear
- * search, and the disk itself. Machines are noisy: everything is measured in turn, again and again, and what counts are
- * medians, and ratios of figures that were taken side by side.
+ * Claims per second of each engine, and in the same run of go-ipam, of a linear search, and of the disk itself. Figures vary with other
+ * load on the machine, so all subjects are measured alternately in several rounds, and medians and ratios within rounds are reported.
  *
  * `--work pools`: in pools from empty to nearly full. `--work users`, or some of its parts: the work that users have.
  */
 export async function benchPool(args: string[]): Promise<void> {
   const { values } = parseArgs({ args, options: OPTIONS });
   const quick = values.quick === true;
-  const engines = enginesNamed(values.engines);
-  const works = worksNamed(values.work ?? (values.against === undefined ? "pools,users" : "users"));
-  const goIpam = await builtGoIpam();
+  const engines = parseEngines(values.engines);
+  const works = parseWorks(values.work ?? (values.against === undefined ? "pools,users" : "users"));
+  const goIpam = await buildGoIpam();
   const programs = compilePrograms(values.against);
-  goFirst();
+  raisePriority();
   for (const name of engines)
     if (ENGINES[name].missing) console.error(`${name} is left out: ${ENGINES[name].missing}.`);
   const pools = works.includes("pools") ? await benchPools(engines, quick, programs.this, goIpam) : undefined;
@@ -52,8 +51,8 @@ const OPTIONS = {
   against: { type: "string" },
 } as const;
 
-/** `pools`, `users` for all that users do, or parts of it by name. */
-function worksNamed(list: string): string[] {
+/** Parses `pools`, `users` for all work of users, or parts of it by name. */
+function parseWorks(list: string): string[] {
   const names = list.split(",").flatMap((name) => (name === "users" ? Object.keys(WORKS) : [name]));
   const known = ["pools", ...Object.keys(WORKS)];
   const unknown = names.filter((name) => !known.includes(name));
@@ -61,29 +60,34 @@ function worksNamed(list: string): string[] {
   return names;
 }
 
-async function benchPools(engines: EngineName[], quick: boolean, program: Program, goIpam?: string): Promise<Report> {
-  const pace = quick ? QUICK : FULL;
+async function benchPools(
+  engines: EngineName[],
+  quick: boolean,
+  program: CompiledProgram,
+  goIpam?: string,
+): Promise<PoolsReport> {
+  const budget = quick ? QUICK : FULL;
   const folder = diskFolder();
-  const all: Report = { quick, fileSystem: fileSystemOf(folder), durability: {}, figures: [] };
+  const all: PoolsReport = { quick, fileSystem: fileSystemOf(folder), durability: {}, figures: [] };
   try {
     for (const name of engines.filter((each) => !ENGINES[each].missing))
-      await benchEngine(name, { ...pace, seconds: pace.seconds / engines.length }, folder, all, program, goIpam);
+      await benchEngine(name, { ...budget, seconds: budget.seconds / engines.length }, folder, all, program, goIpam);
   } finally {
     rmSync(folder, { recursive: true });
   }
   return all;
 }
 
-/** What is measured, servers and go-ipam with it, comes before whatever else this machine does; where one may. */
-function goFirst(): void {
+/** Gives this process, the servers and go-ipam a higher priority than other work on this machine, if it is allowed. */
+function raisePriority(): void {
   try {
     setPriority(-10);
   } catch {
-    console.error("Without the right to a higher priority: everything else that runs here is in the figures.");
+    console.error("No permission for a higher priority: other work on this machine affects the figures.");
   }
 }
 
-interface Pace {
+interface Budget {
   /** For all engines together, filling and starting included. */
   seconds: number;
   rounds: number;
@@ -91,42 +95,47 @@ interface Pace {
   many: number;
 }
 
-const FULL: Pace = { seconds: 295, rounds: 5, many: 100_000 };
-const QUICK: Pace = { seconds: 68, rounds: 3, many: 10_000 };
+const FULL: Budget = { seconds: 295, rounds: 5, many: 100_000 };
+const QUICK: Budget = { seconds: 68, rounds: 3, many: 10_000 };
 
 async function benchEngine(
   name: EngineName,
-  pace: Pace,
+  budget: Budget,
   folder: string,
-  into: Report,
-  program: Program,
+  into: PoolsReport,
+  program: CompiledProgram,
   goIpam?: string,
 ): Promise<void> {
-  const deadline = Date.now() + pace.seconds * 1000;
-  const cases = casesWith(pace.many);
+  const deadline = Date.now() + budget.seconds * 1000;
+  const cases = casesWith(budget.many);
   const engine = await ENGINES[name].start();
   const claimers: Claimer[] = [];
   try {
     console.error(`${name}: filling.`);
-    const [ours, ourTeam] = await oursOn(engine, program, cases);
-    claimers.push(...ourTeam);
-    const [theirs, theirTeam] = goIpam === undefined ? [[], []] : await goIpamOn(engine, goIpam, cases);
-    claimers.push(...theirTeam);
-    const subjects = [floorIn(folder, engine), ...ours, ...theirs, ...(name === "sqlite" ? linearIn(cases) : [])];
+    const [ours, ourClaimers] = await ourSubjects(engine, program, cases);
+    claimers.push(...ourClaimers);
+    const [theirs, theirClaimers] = goIpam === undefined ? [[], []] : await goIpamSubjects(engine, goIpam, cases);
+    claimers.push(...theirClaimers);
+    const subjects = [
+      floorSubject(folder, engine),
+      ...ours,
+      ...theirs,
+      ...(name === "sqlite" ? linearSearchSubjects(cases) : []),
+    ];
     console.error(`${name}: measuring.`);
     into.durability[name] = engine.durability;
-    into.figures.push(...(await measure(inTurn(subjects), pace.rounds, deadline)));
+    into.figures.push(...(await measure(groupByCase(subjects), budget.rounds, deadline)));
   } finally {
     for (const claimer of claimers) claimer.stop();
     await engine.stop();
   }
 }
 
-/** Those that are compared with each other come one after another. */
-const inTurn = (subjects: Subject[]): Subject[] =>
+/** Subjects of one case are measured one after another, because they are compared with each other. */
+const groupByCase = (subjects: Subject[]): Subject[] =>
   [...new Set(subjects.map(({ where }) => where))].flatMap((at) => subjects.filter(({ where }) => where === at));
 
-/** The rest goes into releases. */
+/** The share of the time for claims. Releases take the rest. */
 const TIMED = 0.4;
 
 async function measure(subjects: Subject[], rounds: number, deadline: number): Promise<Figure[]> {

@@ -3,7 +3,7 @@ import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { Worker } from "node:worker_threads";
 
 /** Ports on loopback that lead to servers over a slower link. */
-export interface Link {
+export interface SlowLink {
   /** One for each server, in their order. */
   ports: number[];
   close(): void;
@@ -13,7 +13,7 @@ export interface Link {
  * A TCP proxy in front of servers on loopback. Data is delayed by half the round trip in each direction and stays in order; bandwidth
  * is not limited. The TCP handshake is not delayed.
  */
-export async function openLink(servers: number[], roundTripMs: number): Promise<Link> {
+export async function openLink(servers: number[], roundTripMs: number): Promise<SlowLink> {
   const queue = new DelayQueue(roundTripMs / 2);
   const sockets = new Set<Socket>();
   const listeners = servers.map((port) =>

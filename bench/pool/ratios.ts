@@ -4,14 +4,14 @@ import type { Figure } from "./report";
 import { compareRounds } from "./statistics";
 import { FLOOR, type How } from "./subjects";
 
-/** How many times as fast one is as the other, and how many times it is to be at least, where there is an aim. */
+/** How many times as fast one is as the other, and the aim, if there is one. */
 export interface Ratio {
   what: string;
   value: number;
   least?: number;
 }
 
-type Point = [who: string, where: string, how: How];
+type Point = [system: string, where: string, how: How];
 type Comparison = [what: string, Point, Point, least: number | undefined];
 
 const ONE: How = "1 at a time";
@@ -21,15 +21,15 @@ const PHYSICS: Comparison[] = [
   ["sqlite, 32 together / fdatasync", ["sqlite", EMPTY, "32 together"], [FLOOR, "beside sqlite", ONE], 1],
 ];
 
-const fullness = (who: EngineName, wheres: string[]): Comparison[] =>
-  wheres.map((where) => [`${who}: ${where} / empty`, [who, where, ONE], [who, EMPTY, ONE], 0.5]);
+const fullness = (system: EngineName, wheres: string[]): Comparison[] =>
+  wheres.map((where) => [`${system}: ${where} / empty`, [system, where, ONE], [system, EMPTY, ONE], 0.5]);
 
-function peer(who: EngineName, atEmpty?: number, nearlyFull?: number): Comparison[] {
-  const other = `go-ipam, ${who}`;
+function peer(system: EngineName, atEmpty?: number, nearlyFull?: number): Comparison[] {
+  const other = `go-ipam, ${system}`;
   return [
-    [`${who} / go-ipam: empty`, [who, EMPTY, ONE], [other, EMPTY, ONE], atEmpty],
-    [`${who} / go-ipam: 90 %`, [who, NEARLY_FULL, ONE], [other, NEARLY_FULL, ONE], nearlyFull],
-    [`${who}, 8 processes / go-ipam, 1`, [who, EMPTY, "8 processes"], [other, EMPTY, ONE], 1],
+    [`${system} / go-ipam: empty`, [system, EMPTY, ONE], [other, EMPTY, ONE], atEmpty],
+    [`${system} / go-ipam: 90 %`, [system, NEARLY_FULL, ONE], [other, NEARLY_FULL, ONE], nearlyFull],
+    [`${system}, 8 processes / go-ipam, 1`, [system, EMPTY, "8 processes"], [other, EMPTY, ONE], 1],
   ];
 }
 
@@ -37,7 +37,7 @@ export function ratiosOf(figures: Figure[]): Ratio[] {
   const wheres = [...new Set(figures.map(({ where }) => where))].filter((where) => where !== EMPTY);
   const comparisons = [
     ...PHYSICS,
-    ...(["sqlite", "postgres", "etcd"] as const).flatMap((who) => fullness(who, wheres)),
+    ...(["sqlite", "postgres", "etcd"] as const).flatMap((system) => fullness(system, wheres)),
     ...peer("postgres", 1, 50),
     ...peer("etcd"),
   ];
@@ -47,7 +47,7 @@ export function ratiosOf(figures: Figure[]): Ratio[] {
   });
 }
 
-const find = (figures: Figure[], [who, where, how]: Point): Figure | undefined =>
-  figures.find((figure) => figure.who === who && figure.where === where && figure.how === how);
+const find = (figures: Figure[], [system, where, how]: Point): Figure | undefined =>
+  figures.find((figure) => figure.system === system && figure.where === where && figure.how === how);
 
 const ratio = (a?: Figure, b?: Figure): number | undefined => a && b && compareRounds(a.rounds, b.rounds).median;

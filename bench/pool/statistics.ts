@@ -1,6 +1,6 @@
 import { median } from "../measure";
 
-/** The middle of several rounds, and how far they lie apart. */
+/** Median and range of several rounds. */
 export interface Summary {
   median: number;
   min: number;
@@ -13,7 +13,7 @@ export const summarize = (rounds: number[]): Summary => ({
   max: Math.max(...rounds),
 });
 
-/** Figures of one round were taken within seconds of each other, so they are compared round by round. */
+/** Figures of one round were measured within seconds of each other, so they are compared round by round. */
 export const compareRounds = (a: number[], b: number[]): Summary =>
   summarize(a.slice(0, b.length).map((figure, i) => figure / b[i]!));
 

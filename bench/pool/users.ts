@@ -1,12 +1,12 @@
 import { ENGINES, type Engine, type EngineName } from "../engines";
 import { busyShare } from "../measure";
 import { POOL } from "./adapter";
-import type { Program, Programs } from "./compiled";
-import { goIpamAt, openingAt } from "./go-ipam";
+import { type ClaimCommand, type Claimer, claimTogether, releaseAll, startClaimer } from "./claimers";
+import type { CompiledProgram, CompiledPrograms } from "./compiled";
+import { goIpamOptionsAt, startGoIpam } from "./go-ipam";
 import { openLink } from "./link";
-import { type Claimer, type ClaimOrder, claimerAt, claimTogether, releaseAll } from "./team";
 
-/** Work as users have it: so many processes, each with so many claims by so many clients at once. */
+/** Typical work of users: a number of processes, each with a number of claims by concurrent clients. */
 export interface UsersWork {
   label: string;
   processes: number;
@@ -24,7 +24,7 @@ export const WORKS: Record<string, UsersWork> = {
   processes: { label: "eight processes with 50 each", processes: 8, claims: 50, together: 1 },
 };
 
-/** The work that go-ipam is measured with as well. */
+/** The work that go-ipam is measured with, too. */
 const COMPARED = "processes";
 
 export interface UsersOptions {
@@ -33,22 +33,22 @@ export interface UsersOptions {
   /** Round trips to servers, in milliseconds; 0: no link in between. */
   links: number[];
   rounds: number;
-  /** A part of each work's claims. */
+  /** The share of each work's claims to run. */
   share: number;
-  programs: Programs;
+  programs: CompiledPrograms;
   goIpam?: string;
 }
 
-/** Claims a second, a figure for each round. */
+/** Claims per second in each round. */
 export interface UsersFigure {
   /** An engine, or `memory`. */
   where: string;
   linkMs: number;
   work: string;
   /** This checkout, the one that it is compared with, or go-ipam. */
-  who: "this" | "against" | "go-ipam";
+  system: "this" | "against" | "go-ipam";
   rates: number[];
-  /** Values that two claims were given at once, in all rounds. */
+  /** Values that were given twice, in all rounds. */
   duplicates: number;
 }
 
@@ -64,7 +64,7 @@ export async function benchUsers(options: UsersOptions): Promise<UsersReport> {
     const engine = await ENGINES[name].start();
     try {
       // Each checkout has a database of its own, since their layouts may differ; go-ipam has another.
-      for (const who of Object.keys(options.programs)) await engine.postgres?.sql(`CREATE DATABASE ${who}`);
+      for (const system of Object.keys(options.programs)) await engine.postgres?.sql(`CREATE DATABASE ${system}`);
       for (const ms of name === "sqlite" ? [0] : options.links) {
         console.error(`${name}${ms ? ` over ${ms} ms` : ""}: measuring the work of users.`);
         report.busy = Math.max(report.busy, await busyShare());
@@ -78,9 +78,9 @@ export async function benchUsers(options: UsersOptions): Promise<UsersReport> {
 }
 
 /** Processes that claim in one store. */
-interface Team {
+interface ClaimerGroup {
   where: string;
-  who: UsersFigure["who"];
+  system: UsersFigure["system"];
   pool: string;
   claimers: Claimer[];
   works: string[];
@@ -92,69 +92,78 @@ async function measureOver(engine: Engine, linkMs: number, options: UsersOptions
   const direct = engine.postgres ? [engine.postgres.port] : (engine.etcd?.ports ?? []);
   const link = linkMs ? await openLink(direct, linkMs) : undefined;
   const ports = link?.ports ?? direct;
-  const teams: Team[] = [];
+  const groups: ClaimerGroup[] = [];
   try {
-    for (const [who, program] of Object.entries(options.programs) as ["this" | "against", Program][]) {
-      if (engine.name === "sqlite") teams.push(await startTeam("memory", who, program, "memory:", options.works));
-      teams.push(await startTeam(engine.name, who, program, urlOf(engine, ports, who), options.works));
+    for (const [system, program] of Object.entries(options.programs) as ["this" | "against", CompiledProgram][]) {
+      if (engine.name === "sqlite") groups.push(await startGroup("memory", system, program, "memory:", options.works));
+      groups.push(await startGroup(engine.name, system, program, urlOf(engine, ports, system), options.works));
     }
     if (options.goIpam && engine.name !== "sqlite" && options.works.includes(COMPARED))
-      teams.push(await startGoIpam(engine.name, options.goIpam, ports[0]!, direct[0]!));
-    return await measureInTurns(teams, linkMs, options);
+      groups.push(await startGoIpamGroup(engine.name, options.goIpam, ports[0]!, direct[0]!));
+    return await measureAlternately(groups, linkMs, options);
   } finally {
-    for (const claimer of teams.flatMap(({ claimers }) => claimers)) claimer.stop();
+    for (const claimer of groups.flatMap(({ claimers }) => claimers)) claimer.stop();
     link?.close();
   }
 }
 
-function urlOf(engine: Engine, ports: number[], who: "this" | "against"): string {
-  if (engine.postgres) return engine.postgres.url({ port: ports[0]!, database: who });
-  if (engine.etcd) return `etcd://${ports.map((port) => `127.0.0.1:${port}`).join(",")}/${who}`;
-  return `${engine.url}-${who}`;
+function urlOf(engine: Engine, ports: number[], system: "this" | "against"): string {
+  if (engine.postgres) return engine.postgres.url({ port: ports[0]!, database: system });
+  if (engine.etcd) return `etcd://${ports.map((port) => `127.0.0.1:${port}`).join(",")}/${system}`;
+  return `${engine.url}-${system}`;
 }
 
-async function startTeam(
+async function startGroup(
   where: string,
-  who: "this" | "against",
-  program: Program,
+  system: "this" | "against",
+  program: CompiledProgram,
   url: string,
   all: string[],
-): Promise<Team> {
-  // A store in memory is that of one process.
+): Promise<ClaimerGroup> {
+  // A store in memory has one process only.
   const works = all.filter((work) => where !== "memory" || WORKS[work]!.processes === 1);
   const count = Math.max(0, ...works.map((work) => WORKS[work]!.processes));
-  const start = (_: unknown, i: number) => claimerAt(program, url, `stack-${i}`);
+  const start = (_: unknown, i: number) => startClaimer(program, url, `stack-${i}`);
   const claimers = await Promise.all(Array.from({ length: count }, start));
-  await claimers[0]?.tell({ do: "create" });
-  return { where, who, pool: POOL, claimers, works, release: releaseAll };
+  await claimers[0]?.send({ do: "create" });
+  return { where, system, pool: POOL, claimers, works, release: releaseAll };
 }
 
 /** Releases that conflict take go-ipam minutes: one more process, without a link in between, empties the prefix instead. */
-async function startGoIpam(where: "postgres" | "etcd", program: string, port: number, direct: number): Promise<Team> {
+async function startGoIpamGroup(
+  where: "postgres" | "etcd",
+  program: string,
+  port: number,
+  direct: number,
+): Promise<ClaimerGroup> {
   const pool = POOL.slice("pool/".length);
-  const reset = await goIpamAt(program, { ...openingAt(where, direct), fill: { [pool]: 0 } });
-  const start = () => goIpamAt(program, openingAt(where, port));
+  const reset = await startGoIpam(program, { ...goIpamOptionsAt(where, direct), fill: { [pool]: 0 } });
+  const start = () => startGoIpam(program, goIpamOptionsAt(where, port));
   const claimers = await Promise.all(Array.from({ length: WORKS[COMPARED]!.processes }, start));
-  const release = () => reset.tell({ do: "reset" });
-  return { where, who: "go-ipam", pool, claimers: [...claimers, reset], works: [COMPARED], release };
+  const release = () => reset.send({ do: "reset" });
+  return { where, system: "go-ipam", pool, claimers: [...claimers, reset], works: [COMPARED], release };
 }
 
-/** After this time no further round begins, when there are three; a run that takes longer than the other is cut off. */
+/** After this time no further round starts, if there are three already. A run that takes longer than the second limit is stopped. */
 const ENOUGH_MS = 60_000;
 const LONGEST_RUN_MS = 15_000;
 
-/** One fifth of each run first, which does not count. Every other round goes backwards, so that neither side always comes first. */
-async function measureInTurns(teams: Team[], linkMs: number, options: UsersOptions): Promise<UsersFigure[]> {
+/** A fifth of each run first, as warm-up. Every second round is in reverse order, so that no side is always first. */
+async function measureAlternately(
+  groups: ClaimerGroup[],
+  linkMs: number,
+  options: UsersOptions,
+): Promise<UsersFigure[]> {
   const runs = options.works.flatMap((work) =>
-    teams
+    groups
       .filter(({ works }) => works.includes(work))
-      .map((team) => ({ team, work, figure: newFigure(team, linkMs, work) })),
+      .map((group) => ({ group, work, figure: newFigure(group, linkMs, work) })),
   );
-  for (const { team, work } of runs) await run(team, work, options.share / 5);
+  for (const { group, work } of runs) await run(group, work, options.share / 5);
   const from = Date.now();
   for (let round = 0; round < options.rounds && (round < 3 || Date.now() - from < ENOUGH_MS); round++) {
-    for (const { team, work, figure } of round % 2 ? [...runs].reverse() : runs) {
-      const { claims, milliseconds, duplicates } = await run(team, work, options.share);
+    for (const { group, work, figure } of round % 2 ? [...runs].reverse() : runs) {
+      const { claims, milliseconds, duplicates } = await run(group, work, options.share);
       figure.rates.push(Math.round((claims * 10_000) / milliseconds) / 10);
       figure.duplicates += duplicates;
     }
@@ -162,21 +171,28 @@ async function measureInTurns(teams: Team[], linkMs: number, options: UsersOptio
   return runs.map(({ figure }) => figure);
 }
 
-const newFigure = ({ where, who }: Team, linkMs: number, work: string): UsersFigure => ({
+const newFigure = ({ where, system }: ClaimerGroup, linkMs: number, work: string): UsersFigure => ({
   where,
   linkMs,
   work,
-  who,
+  system,
   rates: [],
   duplicates: 0,
 });
 
-async function run(team: Team, work: string, share: number) {
+async function run(group: ClaimerGroup, work: string, share: number) {
   const { processes, claims, together, withOffer = false } = WORKS[work]!;
-  const claimers = team.claimers.slice(0, processes);
+  const claimers = group.claimers.slice(0, processes);
   const limit = Math.ceil(claims * share);
-  const order: ClaimOrder = { do: "claim", pool: team.pool, limit, milliseconds: LONGEST_RUN_MS, together, withOffer };
-  const result = await claimTogether(claimers, order);
-  await team.release(claimers);
+  const command: ClaimCommand = {
+    do: "claim",
+    pool: group.pool,
+    limit,
+    milliseconds: LONGEST_RUN_MS,
+    together,
+    withOffer,
+  };
+  const result = await claimTogether(claimers, command);
+  await group.release(claimers);
   return result;
 }

@@ -68,24 +68,24 @@ function checkRegister<S>(register: string, operations: Operation[], make: MakeM
   const verdict = findOrder(operations, make(operations));
   if (verdict === "linearizable") return undefined;
   if (verdict === "undecided") return { register, of: operations.length, operations, undecided: true };
-  return { register, of: operations.length, operations: shrink(operations, make) };
+  return { register, of: operations.length, operations: shrinkHistory(operations, make) };
 }
 
 /**
- * The shortest beginning that has no order; of that the shortest end, from any state; of that what is left without calls that change nothing.
+ * The shortest prefix that has no order; of that the shortest suffix, from any state; of that without calls that change nothing.
  */
-function shrink<S>(operations: Operation[], make: MakeModel<S>): Operation[] {
+function shrinkHistory<S>(operations: Operation[], make: MakeModel<S>): Operation[] {
   const isWrong = (part: Operation[], initial?: typeof ANY) => findOrder(part, make(part, initial)) === "violation";
-  const beginning = shortestBeginning(operations, (part) => isWrong(part));
-  const end = shortestEnd(beginning, (part) => isWrong(part, ANY));
+  const beginning = findShortestPrefix(operations, (part) => isWrong(part));
+  const end = findShortestSuffix(beginning, (part) => isWrong(part, ANY));
   const initial = end.length < beginning.length ? ANY : undefined;
   const part = withoutReads(end, (rest) => isWrong(rest, initial));
   const owners = new Set(part.filter(isAnswered).map(({ owner }) => owner));
   return part.filter(({ owner }) => owners.has(owner));
 }
 
-/** What was answered after the time of an answer is pending then. More operations have no more orders, so that halving finds it. */
-function shortestBeginning(operations: Operation[], isWrong: (part: Operation[]) => boolean): Operation[] {
+/** Operations that were answered after the cut are pending. More operations never have more orders, so binary search finds it. */
+function findShortestPrefix(operations: Operation[], isWrong: (part: Operation[]) => boolean): Operation[] {
   const ends = operations
     .filter(isAnswered)
     .map(({ answeredAt }) => answeredAt)
@@ -107,7 +107,7 @@ const until = (operations: Operation[], time: number): Operation[] =>
     );
 
 /** A history can be cut where every call that was invoked has its answer or will never have one. */
-function shortestEnd(operations: Operation[], isWrong: (part: Operation[]) => boolean): Operation[] {
+function findShortestSuffix(operations: Operation[], isWrong: (part: Operation[]) => boolean): Operation[] {
   const answered = operations.filter(isAnswered).sort(byInvocation);
   const pending = operations.filter((operation) => !isAnswered(operation));
   let latest = -Infinity;

@@ -1,5 +1,5 @@
 import { formatIp } from "../../provider/addressing/ip";
-import type { Entry, Grant, Result } from "../pool/ledger";
+import type { CallResult, Entry, GrantedLease } from "../pool/ledger";
 
 /** One call of a client, from its invocation to its answer. Times are of one monotonic clock. */
 export interface Operation {
@@ -16,9 +16,9 @@ export interface Operation {
 
 /**
  * `ok` without a lease: a release, or a find of nothing. `fail`: the call had no effect, since the pool was full or the lease id was not
- * current. `unknown`: the process was killed, or the store was away: it may take effect at any later time, or never.
+ * current. `unknown`: the process was killed, or the store did not answer: it may take effect at any later time, or never.
  */
-export type Outcome = { type: "ok"; lease?: Grant } | { type: "fail" } | { type: "unknown" };
+export type Outcome = { type: "ok"; lease?: GrantedLease } | { type: "fail" } | { type: "unknown" };
 
 /** The calls that one process has recorded. */
 export const operationsOf = (process: string, entries: Entry[]): Operation[] =>
@@ -38,7 +38,7 @@ export const operationsOf = (process: string, entries: Entry[]): Operation[] =>
 /** Errors which say that nothing was done. */
 const REFUSALS = ["POOL_EXHAUSTED", "LEASE_FENCED"];
 
-function outcomeOf(result: Result | undefined): Outcome {
+function outcomeOf(result: CallResult | undefined): Outcome {
   if (!result) return { type: "unknown" };
   if ("got" in result) return { type: "ok", lease: result.got };
   if ("none" in result) return { type: "ok" };

@@ -1,11 +1,11 @@
-import type { Grant } from "../pool/ledger";
+import type { GrantedLease } from "../pool/ledger";
 import type { Operation } from "./history";
 import type { Model } from "./search";
 
 /**
  * The pool as two kinds of registers. An owner has one lease or none, and an address has one holder or none. A claim writes both; the calls
- * of one owner come one after another, so that orders of the registers make an order of the pool. A claim that found the pool full says that
- * its owner had nothing; that all addresses were held is not checked.
+ * of one owner are sequential, so that orders of the registers make an order of the pool. A claim that found the pool full shows that
+ * its owner had no lease; whether all addresses were held is not checked.
  */
 
 /** Of a history whose beginning is left out: nothing is known yet. */
@@ -14,44 +14,45 @@ type Any = typeof ANY;
 
 /** null: nothing. Value and lease id are missing where no answer has shown them. */
 type Held = { value?: string; leaseId?: string; state: string };
-export type OwnerState = Any | null | Held;
+export type OwnerRegister = Any | null | Held;
 
 /** The lease of one owner. */
-export function ownerModel(operations: Operation[], initial: Any | null = null): Model<OwnerState> {
+export function ownerModel(operations: Operation[], initial: Any | null = null): Model<OwnerRegister> {
   const claimed = idsOfClaims(operations);
-  const step = (state: OwnerState, operation: Operation): OwnerState | undefined => {
-    if (operation.outcome.type === "unknown") return ownerMayBe(state, operation);
+  const step = (state: OwnerRegister, operation: Operation): OwnerRegister | undefined => {
+    if (operation.outcome.type === "unknown") return applyUnanswered(state, operation);
     if (state === ANY) return firstState(operation);
     const [lease, isCurrent] = [leaseOf(operation), isIdOf(state, operation.leaseId)];
     switch (operation.call) {
       case "claim":
-        if (!state) return lease ? given(lease, lease.state === "reserved") : null;
-        return given(lease, state.leaseId !== lease?.leaseId && isSame(state, lease));
+        if (!state) return lease ? onlyIf(lease, lease.state === "reserved") : null;
+        return onlyIf(lease, state.leaseId !== lease?.leaseId && isSame(state, lease));
       case "use":
         return lease
-          ? given(lease, isCurrent && isSame({ ...state!, state: "used" }, lease))
-          : given(state, !isCurrent);
+          ? onlyIf(lease, isCurrent && isSame({ ...state!, state: "used" }, lease))
+          : onlyIf(state, !isCurrent);
       case "release":
-        return operation.outcome.type === "ok" ? given(null, isCurrent) : given(state, !isCurrent);
+        return operation.outcome.type === "ok" ? onlyIf(null, isCurrent) : onlyIf(state, !isCurrent);
       case "find": {
-        if (!lease || !state) return given(null, !lease && !state);
+        if (!lease || !state) return onlyIf(null, !lease && !state);
         // An id that no answer has shown yet was made by a claim without an answer.
         const isId = state.leaseId === undefined ? !claimed.has(lease.leaseId) : state.leaseId === lease.leaseId;
-        return given(lease, isId && isSame(state, lease));
+        return onlyIf(lease, isId && isSame(state, lease));
       }
     }
   };
   return { initial, step };
 }
 
-const given = <T>(state: T, isPossible: boolean): T | undefined => (isPossible ? state : undefined);
-const leaseOf = ({ outcome }: Operation): Grant | undefined => (outcome.type === "ok" ? outcome.lease : undefined);
+const onlyIf = <T>(state: T, isPossible: boolean): T | undefined => (isPossible ? state : undefined);
+const leaseOf = ({ outcome }: Operation): GrantedLease | undefined =>
+  outcome.type === "ok" ? outcome.lease : undefined;
 const isIdOf = (state: Held | null, leaseId?: string): boolean => leaseId !== undefined && state?.leaseId === leaseId;
-const isSame = (held: Held, lease?: Grant): boolean =>
+const isSame = (held: Held, lease?: GrantedLease): boolean =>
   lease !== undefined && (held.value ?? lease.value) === lease.value && held.state === lease.state;
 
 /** The effect of a call without an answer. */
-function ownerMayBe(state: OwnerState, { call, leaseId }: Operation): OwnerState {
+function applyUnanswered(state: OwnerRegister, { call, leaseId }: Operation): OwnerRegister {
   if (state === ANY) return ANY;
   if (call === "claim") {
     const { leaseId: _, ...held }: Held = state ?? { state: "reserved" };
@@ -62,7 +63,7 @@ function ownerMayBe(state: OwnerState, { call, leaseId }: Operation): OwnerState
 }
 
 /** A failed use or release leaves everything possible. */
-function firstState(operation: Operation): OwnerState {
+function firstState(operation: Operation): OwnerRegister {
   const { call, outcome } = operation;
   return leaseOf(operation) ?? (outcome.type === "fail" && call !== "claim" ? ANY : null);
 }
@@ -81,11 +82,11 @@ export function addressModel(_operations: Operation[], initial: Any | null = nul
     if (outcome.type === "unknown" && state === ANY) return ANY;
     switch (call) {
       case "claim":
-        return given({ owner, ...(id !== undefined && { leaseId: id }) }, state === null || isHolder);
+        return onlyIf({ owner, ...(id !== undefined && { leaseId: id }) }, state === null || isHolder);
       case "release":
-        return outcome.type === "ok" ? given(null, isCurrent) : isCurrent ? null : state;
+        return outcome.type === "ok" ? onlyIf(null, isCurrent) : isCurrent ? null : state;
       default:
-        return given(
+        return onlyIf(
           { owner, leaseId: id! },
           isCurrent || (isHolder && (state as { leaseId?: string }).leaseId === undefined),
         );

@@ -1,7 +1,7 @@
 import { isOverlayError } from "../../provider/errors";
 import type { Lease, Pool } from "../../provider/pool";
-import { grantOf, POOL } from "./chaos-pool";
-import type { Call, Entry, LedgerWriter, Result } from "./ledger";
+import { POOL, toGrantedLease } from "./chaos-pool";
+import type { Call, CallResult, Entry, LedgerWriter } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE } from "./model";
 
 /** The model of an owner's lease, and a former id of it. */
@@ -27,16 +27,16 @@ export async function makeCall(
   dice = Math.random(),
 ): Promise<void> {
   const { call, act } = chooseCall(pool, owner, states.get(owner), dice);
-  recordEntry(states, await ledger.keep(owner, call, () => act().catch(describeFailure)));
+  recordEntry(states, await ledger.record(owner, call, () => act().catch(describeFailure)));
 }
 
-function describeFailure(error: unknown): Result {
+function describeFailure(error: unknown): CallResult {
   return { failed: isOverlayError(error) ? error.code : String(error) };
 }
 
 interface Act {
   call: Call;
-  act(): Promise<Result>;
+  act(): Promise<CallResult>;
 }
 
 function chooseCall(pool: Pool, owner: string, { model, former }: OwnerState = { model: NO_LEASE }, dice: number): Act {
@@ -49,12 +49,12 @@ function chooseCall(pool: Pool, owner: string, { model, former }: OwnerState = {
 
 const claimCall = (pool: Pool, owner: string): Act => ({
   call: { call: "claim" },
-  act: async () => ({ got: grantOf(await pool.claim({ pool: POOL, owner, type: "IPReservation" })) }),
+  act: async () => ({ got: toGrantedLease(await pool.claim({ pool: POOL, owner, type: "IPReservation" })) }),
 });
 
 const useCall = (pool: Pool, leaseId: string): Act => ({
   call: { call: "use", leaseId },
-  act: async () => ({ got: grantOf(await pool.amend(POOL, leaseId, { state: "used", usedBy: "chaos" })) }),
+  act: async () => ({ got: toGrantedLease(await pool.amend(POOL, leaseId, { state: "used", usedBy: "chaos" })) }),
 });
 
 const releaseCall = (pool: Pool, leaseId: string, stale = false): Act => ({
@@ -67,12 +67,13 @@ const findCall = (pool: Pool, owner: string): Act => ({
   act: async () => describeFound(await pool.find(POOL, { owner })),
 });
 
-const describeFound = (lease: Lease | undefined): Result => (lease ? { got: grantOf(lease) } : { none: true });
+const describeFound = (lease: Lease | undefined): CallResult =>
+  lease ? { got: toGrantedLease(lease) } : { none: true };
 
 /** The end of a history: the lease of each owner after all calls. */
 export async function findAll(pool: Pool, ledger: LedgerWriter, owners: Iterable<string>): Promise<void> {
   for (const owner of owners) {
     const { call, act } = findCall(pool, owner);
-    await ledger.keep(owner, call, act);
+    await ledger.record(owner, call, act);
   }
 }

@@ -1,6 +1,6 @@
 import { parseIp } from "../../provider/addressing/ip";
 import type { Lease, Pool, Settings } from "../../provider/pool";
-import type { Grant } from "./ledger";
+import type { GrantedLease } from "./ledger";
 
 /** The pool that all workers claim from. It is small, so that each address has many owners one after another. */
 export const POOL = "pool/chaos";
@@ -12,7 +12,7 @@ export async function createChaosPool(pool: Pool): Promise<void> {
   await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, childPool });
 }
 
-export const grantOf = ({ extents, leaseId, state }: Lease): Grant => ({
+export const toGrantedLease = ({ extents, leaseId, state }: Lease): GrantedLease => ({
   value: extents[0]!.first.toString(16),
   leaseId,
   state,

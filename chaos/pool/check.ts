@@ -33,7 +33,7 @@ function groupByOwner<T extends { owner: string }>(list: T[]): Map<string, T[]> 
 }
 
 /** The time between an answer that granted a value and the next call that may release it. */
-interface Holding {
+interface HoldInterval {
   owner: string;
   value: string;
   from: number;
@@ -43,12 +43,12 @@ interface Holding {
 interface History {
   owner: string;
   model: LeaseModel;
-  holdings: Holding[];
+  holdings: HoldInterval[];
   wrong: Violation[];
 }
 
 function replayHistory(owner: string, calls: Entry[]): History {
-  const [holdings, wrong]: [Holding[], Violation[]] = [[], []];
+  const [holdings, wrong]: [HoldInterval[], Violation[]] = [[], []];
   let model = NO_LEASE;
   for (const call of calls) {
     const open = holdings.at(-1);
@@ -63,10 +63,10 @@ function replayHistory(owner: string, calls: Entry[]): History {
   return { owner, model, holdings, wrong };
 }
 
-function findDuplicates(holdings: Holding[]): Violation[] {
+function findDuplicates(holdings: HoldInterval[]): Violation[] {
   const sorted = [...holdings].sort((a, b) => (a.value === b.value ? a.from - b.from : a.value < b.value ? -1 : 1));
   const found: Violation[] = [];
-  let last: Holding | undefined;
+  let last: HoldInterval | undefined;
   for (const next of sorted) {
     const meets = last?.value === next.value && next.from < last.to;
     if (meets)

@@ -2,13 +2,13 @@ import { mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
-import { diskFolder, ENGINES, type Engine, type EngineName, enginesNamed } from "../../bench/engines";
+import { diskFolder, ENGINES, type Engine, type EngineName, parseEngines } from "../../bench/engines";
 import { table } from "../../bench/table";
 import { openPool } from "../../provider/pool";
 import { type Anomaly, describeAnomaly, findAnomalies } from "../linearizability/check";
 import { operationsOf } from "../linearizability/history";
 import { findAll } from "./calls";
-import { createChaosPool, grantOf, POOL, SETTINGS } from "./chaos-pool";
+import { createChaosPool, POOL, SETTINGS, toGrantedLease } from "./chaos-pool";
 import { findViolations, type Violation } from "./check";
 import { type ServerFault, serverFaultFor } from "./faults";
 import { type Entry, entriesOf, LedgerWriter, processesIn } from "./ledger";
@@ -22,8 +22,8 @@ import { Workers } from "./workers";
 export async function chaosPool(args: string[]): Promise<boolean> {
   const options = { engines: { type: "string" }, seconds: { type: "string", default: "45" } } as const;
   const { values } = parseArgs({ args, options });
-  const outcomes: Outcome[] = [];
-  for (const name of enginesNamed(values.engines)) {
+  const outcomes: RunResult[] = [];
+  for (const name of parseEngines(values.engines)) {
     const { missing } = ENGINES[name];
     if (missing) console.error(`${name} is left out: ${missing}.`);
     else outcomes.push(await runOn(name, Number(values.seconds)));
@@ -40,7 +40,7 @@ const AIMS: Record<EngineName, { claims: number; kills: number; crashes: number 
 };
 const AT_MOST = 6;
 
-interface Outcome {
+interface RunResult {
   engine: EngineName;
   seconds: number;
   entries: Entry[];
@@ -54,7 +54,7 @@ interface Outcome {
   fsck: string[];
 }
 
-async function runOn(name: EngineName, seconds: number): Promise<Outcome> {
+async function runOn(name: EngineName, seconds: number): Promise<RunResult> {
   console.error(`${name}: at least ${seconds} s of claims and kills.`);
   const folder = diskFolder();
   const engine = await ENGINES[name].start();
@@ -140,7 +140,7 @@ async function compareStore(
   engine: Engine,
   entries: Entry[],
   ledgers: string,
-): Promise<Pick<Outcome, "violations" | "fsck">> {
+): Promise<Pick<RunResult, "violations" | "fsck">> {
   const pool = await openPool(engine.url, SETTINGS);
   const ledger = new LedgerWriter(ledgers, "final", 0);
   await findAll(pool, ledger, new Set(entries.map(({ owner }) => owner)));
@@ -148,15 +148,15 @@ async function compareStore(
   const leases = await pool.leases(POOL, { limit: 10_000 });
   const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
   await pool.end();
-  const stored = leases.map((lease) => ({ owner: lease.owner, ...grantOf(lease) }));
+  const stored = leases.map((lease) => ({ owner: lease.owner, ...toGrantedLease(lease) }));
   return { violations: findViolations(entries, stored), fsck };
 }
 
-const isClean = ({ violations, anomalies, fsck }: Outcome): boolean =>
+const isClean = ({ violations, anomalies, fsck }: RunResult): boolean =>
   violations.length + anomalies.length + fsck.length === 0;
 const KINDS: ViolationKind[] = ["duplicate", "lost", "changed", "fault"];
 
-function report(outcomes: Outcome[]): void {
+function report(outcomes: RunResult[]): void {
   const head = ["", "seconds", "calls", "claims", "cut off", "kills -9", "crashes", ...KINDS, "fsck", "linearizable"];
   const rows = outcomes.map((outcome) => {
     const { engine, seconds, entries, kills, crashes, violations, anomalies, fsck } = outcome;

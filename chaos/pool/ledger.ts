@@ -14,42 +14,42 @@ export type Call =
   /** `stale`: with a lease id that has been renewed since. It must have no effect. */
   | { call: "release"; leaseId: string; stale?: boolean };
 
-export type Result =
-  | { got: Grant }
+export type CallResult =
+  | { got: GrantedLease }
   /** Of a find: the owner has no lease. */
   | { none: true }
   | { did: boolean }
   /** An error's code. */
   | { failed: string };
 
-export interface Grant {
+export interface GrantedLease {
   value: string;
   leaseId: string;
   state: string;
 }
 
 /** A call and its answer, if there is one. Times are of the monotonic clock, which all processes share. */
-export type Entry = Intent & { answeredAt?: number; result?: Result };
+export type Entry = Intent & { answeredAt?: number; result?: CallResult };
 
-type Line = { id: number } & (Intent | { answeredAt: number; result: Result });
+type Line = { id: number } & (Intent | { answeredAt: number; result: CallResult });
 
-export const stopwatch = (): number => Number(process.hrtime.bigint() / 1000n);
+export const monotonicMicros = (): number => Number(process.hrtime.bigint() / 1000n);
 
 export class LedgerWriter {
   readonly #file: number;
   #entries = 0;
 
-  constructor(folder: string, worker: string, life: number) {
-    this.#file = openSync(ledgerFile(folder, worker, life), "a");
+  constructor(folder: string, worker: string, generation: number) {
+    this.#file = openSync(ledgerFile(folder, worker, generation), "a");
   }
 
   /** Writes the call, makes it, and writes the answer. */
-  async keep(owner: string, call: Call, act: () => Promise<Result>): Promise<Entry> {
+  async record(owner: string, call: Call, act: () => Promise<CallResult>): Promise<Entry> {
     const id = this.#entries++;
-    const intent: Intent = { at: stopwatch(), owner, ...call };
+    const intent: Intent = { at: monotonicMicros(), owner, ...call };
     this.#add({ id, ...intent });
     const result = await act();
-    const answeredAt = stopwatch();
+    const answeredAt = monotonicMicros();
     this.#add({ id, answeredAt, result });
     return { ...intent, answeredAt, result };
   }
@@ -63,8 +63,8 @@ export class LedgerWriter {
   }
 }
 
-export const ledgerFile = (folder: string, worker: string, life: number): string =>
-  join(folder, `${worker}.${String(life).padStart(6, "0")}`);
+export const ledgerFile = (folder: string, worker: string, generation: number): string =>
+  join(folder, `${worker}.${String(generation).padStart(6, "0")}`);
 
 /** Names of the files in a folder of ledgers: one for each process. */
 export const processesIn = (folder: string): string[] => readdirSync(folder).sort();

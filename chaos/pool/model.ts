@@ -1,5 +1,5 @@
 import { omitUndefined } from "../../provider/pool/storage/records";
-import type { Entry, Grant, Result } from "./ledger";
+import type { CallResult, Entry, GrantedLease } from "./ledger";
 
 /**
  * The state of an owner's lease as far as its calls determine it. The calls of one owner are sequential, also across restarts of its
@@ -10,15 +10,15 @@ export interface LeaseModel {
   /** The owner may have no lease. */
   free: boolean;
   /** The owner may have a lease: its known properties. */
-  held?: Partial<Grant>;
+  held?: Partial<GrantedLease>;
 }
 
 export const NO_LEASE: LeaseModel = { free: true };
 const ANY_LEASE: LeaseModel = { free: true, held: {} };
 
 /** undefined: it is not certain that there is a lease, or its properties are not all known. */
-export const certainLease = ({ free, held }: LeaseModel): Grant | undefined =>
-  !free && held?.value && held.leaseId && held.state ? (held as Grant) : undefined;
+export const certainLease = ({ free, held }: LeaseModel): GrantedLease | undefined =>
+  !free && held?.value && held.leaseId && held.state ? (held as GrantedLease) : undefined;
 
 export type ViolationKind = "duplicate" | "lost" | "changed" | "fault";
 
@@ -56,10 +56,10 @@ function applyUnanswered(before: LeaseModel, entry: Entry): LeaseModel {
   // A claim may have renewed the id, a use may have changed the state.
   const { leaseId, state, ...rest } = before.held;
   const kept = entry.call === "claim" ? { state } : { leaseId };
-  return { free: false, held: { ...rest, ...omitUndefined<Partial<Grant>>(kept) } };
+  return { free: false, held: { ...rest, ...omitUndefined<Partial<GrantedLease>>(kept) } };
 }
 
-function applyClaim({ free, held }: LeaseModel, result: Result): ModelStep {
+function applyClaim({ free, held }: LeaseModel, result: CallResult): ModelStep {
   if (!("got" in result))
     return free ? { model: NO_LEASE } : contradict("lost", `${held?.value} was held, then nothing was left`);
   const { got } = result;
@@ -74,17 +74,17 @@ function applyClaim({ free, held }: LeaseModel, result: Result): ModelStep {
   return { model };
 }
 
-function applyUse({ held }: LeaseModel, result: Result): ModelStep {
+function applyUse({ held }: LeaseModel, result: CallResult): ModelStep {
   if ("got" in result) return { model: { free: false, held: result.got } };
   return contradict("lost", `${held?.value} was held under ${held?.leaseId}, and could not be used`);
 }
 
-function applyRelease({ held }: LeaseModel, result: Result): ModelStep {
+function applyRelease({ held }: LeaseModel, result: CallResult): ModelStep {
   if ("did" in result && result.did) return { model: NO_LEASE };
   return contradict("lost", `${held?.value} was held under ${held?.leaseId}, and could not be released`);
 }
 
-function applyStaleRelease(before: LeaseModel, result: Result): ModelStep {
+function applyStaleRelease(before: LeaseModel, result: CallResult): ModelStep {
   if ("did" in result && !result.did) return { model: before };
   return contradict("changed", `${before.held?.value} was released by an id that had been renewed`);
 }

@@ -7,18 +7,18 @@ import { SETTINGS } from "./chaos-pool";
 import { LedgerWriter, readLedger } from "./ledger";
 
 /**
- * A process that claims, uses and releases at random until SIGTERM: `worker.ts URL FOLDER NAME LIFE`. A process that replaces a killed
+ * A process that claims, uses and releases at random until SIGTERM: `worker.ts URL FOLDER NAME GENERATION`. A process that replaces a killed
  * one reads its ledgers first.
  */
 /** Calls in progress at the same time, each for another owner: they share commits. */
 const LANES = 16;
 const OWNERS = 4;
 
-async function main([url, folder, name, life]: [string, string, string, string]): Promise<void> {
+async function main([url, folder, name, generation]: [string, string, string, string]): Promise<void> {
   const pool = await openWhenUp(url);
   const states = new Map<string, OwnerState>();
   for (const entry of readLedger(folder, name)) recordEntry(states, entry);
-  const ledger = new LedgerWriter(folder, name, Number(life));
+  const ledger = new LedgerWriter(folder, name, Number(generation));
   let stopped = false;
   process.once("SIGTERM", () => {
     stopped = true;

@@ -7,7 +7,7 @@ import { ledgerFile } from "./ledger";
 
 interface Worker {
   name: string;
-  life: number;
+  generation: number;
   process: ChildProcess;
 }
 
@@ -29,12 +29,12 @@ export class Workers {
 
   /** Kills a random worker with SIGKILL. false: all are still starting. */
   killOne(): boolean {
-    const busy = this.#workers.filter(({ name, life }) => existsSync(ledgerFile(this.folder, name, life)));
+    const busy = this.#workers.filter(({ name, generation }) => existsSync(ledgerFile(this.folder, name, generation)));
     const victim = busy[Math.floor(Math.random() * busy.length)];
     if (!victim) return false;
     victim.process.removeAllListeners("exit");
     victim.process.kill("SIGKILL");
-    this.#workers[this.#workers.indexOf(victim)] = this.#spawn(victim.name, victim.life + 1);
+    this.#workers[this.#workers.indexOf(victim)] = this.#spawn(victim.name, victim.generation + 1);
     this.kills++;
     return true;
   }
@@ -52,20 +52,20 @@ export class Workers {
     await Promise.all(gone);
   }
 
-  #spawn(name: string, life: number): Worker {
-    const args = ["--import", "tsx", join(__dirname, "worker.ts"), this.url, this.folder, name, String(life)];
+  #spawn(name: string, generation: number): Worker {
+    const args = ["--import", "tsx", join(__dirname, "worker.ts"), this.url, this.folder, name, String(generation)];
     let stderr = "";
     const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
     child.stderr.on("data", (data) => {
       stderr += data;
     });
-    const worker = { name, life, process: child };
+    const worker = { name, generation, process: child };
     child.once("exit", (code, signal) => {
       // SIGTERM during start: no call is in progress.
       if (this.#ending && (code === 0 || signal === "SIGTERM")) return;
-      this.faults.push(`${name}, process ${life}, ended with ${code ?? signal}: ${errorIn(stderr)}`);
+      this.faults.push(`${name}, process ${generation}, ended with ${code ?? signal}: ${errorIn(stderr)}`);
       if (this.#ending) return;
-      this.#workers[this.#workers.indexOf(worker)] = this.#spawn(name, life + 1);
+      this.#workers[this.#workers.indexOf(worker)] = this.#spawn(name, generation + 1);
     });
     return worker;
   }

@@ -1,8 +1,8 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// An overlay that another program has built: devices that stand as described are taken over as they are, with the ids
-// that their runners have; nothing is made anew. `overlayctl scan` writes a program like this one.
+// An overlay that another program has built: devices that match the inputs are adopted without changes, with the ids of
+// their runners; nothing is created again. `overlayctl scan` writes a program like this one.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address
 const ids = config.requireObject<Record<string, number>>("ids"); // name → runner id

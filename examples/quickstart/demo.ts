@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { pulumiBinDir } from "../../setup/tools.mjs";
 
@@ -112,7 +112,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
   say("pulumi destroy, then a check that no host has anything of it left");
   await pulumi("destroy", "--yes", "--skip-preview");
   for (const { name } of lab.hosts) {
-    const left = await leftOn(lab, name);
+    const left = await findLeftovers(lab, name);
     console.log(`  ${name.padEnd(4)} interfaces, routes, chains and files of ours: ${left || "none"}`);
     if (left) throw new Error(`something is left on ${name}`);
   }

@@ -22,7 +22,7 @@ const shared = { pool, attach: network, sharingKey: "storefront" };
 const shopFront = new overlay.StaticIP("shop-front", {
   ...shared,
   forwards: [{ port: 80, to: shop.ip, toPort: 8080, name: "http" }],
-  // The shop wants to know its customers' addresses: its replies go back through the hub.
+  // The shop needs its clients' addresses: its replies are routed through the hub.
   preserveClientIp: true,
   runners: [first],
 });

@@ -1,8 +1,8 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Two tenants on one network. Each has a block of the public range that no other can ever get an address of, with a quota,
-// and one address of it in front of its service.
+// Two tenants on one network. Each has its own block of the public range, with a quota, and one address of it in front of
+// its service.
 const config = new pulumi.Config();
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 const [[name, host]] = Object.entries(config.requireObject<Record<string, string>>("runners")) as [[string, string]];

@@ -13,7 +13,7 @@ export interface StateLease {
 }
 
 /** What is wrong with a store whose stacks have these leases in their states. */
-export async function checkStore(store: string, inStates: StateLease[]): Promise<string[]> {
+export async function findStoreFaults(store: string, inStates: StateLease[]): Promise<string[]> {
   const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
   try {
     const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);

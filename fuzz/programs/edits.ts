@@ -32,7 +32,7 @@ const EDITS: Record<string, { weight: number; edit: Edit }> = {
   changeDetails: { weight: 1, edit: changeDetails },
 };
 
-/** Where the stack has hosts. */
+/** Only for a stack with hosts. */
 const HOST_EDITS: typeof EDITS = {
   addRunner: {
     weight: 2,
@@ -56,7 +56,7 @@ export function editProgram(program: Program, context: EditContext): Program {
   const weights = Object.fromEntries(Object.entries(edits).map(([name, { weight }]) => [name, weight]));
   let edited = program;
   for (let left = context.random.integer(1, 3); left > 0; left--) {
-    const { edit } = edits[context.random.weighted(weights)]!;
+    const { edit } = edits[context.random.pickWeighted(weights)]!;
     edited = edit(edited, context) ?? edited;
   }
   return edited;
@@ -90,8 +90,8 @@ function poolOf(program: Program, { args }: Declaration): Declaration | undefine
 
 const withoutPin = ({ ip: _, port: __, ...args }: Declaration["args"]): Declaration["args"] => args;
 
-/** Pinned to what another resource has. */
-function pinnedTo(program: Program, each: Declaration, holder: string, id: number): Declaration["args"] {
+/** Requests the value that another resource has. */
+function pinTo(program: Program, each: Declaration, holder: string, id: number): Declaration["args"] {
   const key = poolOf(program, each)?.args.type === "nodePort" ? "port" : "ip";
   return { ...withoutPin(each.args), [key]: { $valueOf: holder, id } };
 }
@@ -133,7 +133,7 @@ function pinToOwn(program: Program, { random, naming }: EditContext): Program | 
   const each = random.pick(
     reservationsOf(program).filter(({ args }) => args.ip === undefined && args.port === undefined),
   );
-  return each && replaceOne(program, each.name, pinnedTo(program, each, each.name, naming.valueId()));
+  return each && replaceOne(program, each.name, pinTo(program, each, each.name, naming.valueId()));
 }
 
 function unpin(program: Program, { random }: EditContext): Program | undefined {
@@ -157,24 +157,24 @@ function swap(program: Program, { random, naming }: EditContext): Program | unde
   const pair = pairOf(program, random);
   if (!pair) return undefined;
   const [one, other] = pair;
-  const half = replaceOne(program, one.name, pinnedTo(program, one, other.name, naming.valueId()));
-  return replaceOne(half, other.name, pinnedTo(program, other, one.name, naming.valueId()));
+  const half = replaceOne(program, one.name, pinTo(program, one, other.name, naming.valueId()));
+  return replaceOne(half, other.name, pinTo(program, other, one.name, naming.valueId()));
 }
 
 function takeFromRemoved(program: Program, { random, naming }: EditContext): Program | undefined {
   const gone = random.pick(reservationsOf(program));
   if (!gone) return undefined;
   const { aliases: _, dependsOn: __, ...kept } = gone;
-  const args = pinnedTo(program, gone, gone.name, naming.valueId());
+  const args = pinTo(program, gone, gone.name, naming.valueId());
   return [...withoutResource(program, gone.name), { ...kept, name: naming.name("r"), args }];
 }
 
-/** The other one keeps its wish, or leaves the choice to the pool. */
+/** The other one keeps its requested value, or requests none. */
 function takeFromOther(program: Program, { random, naming }: EditContext): Program | undefined {
   const pair = pairOf(program, random);
   if (!pair) return undefined;
   const [one, other] = pair;
-  return replaceOne(program, one.name, pinnedTo(program, one, other.name, naming.valueId()));
+  return replaceOne(program, one.name, pinTo(program, one, other.name, naming.valueId()));
 }
 
 function move(program: Program, { random }: EditContext): Program | undefined {
@@ -183,7 +183,7 @@ function move(program: Program, { random }: EditContext): Program | undefined {
   if (!each || !pool) return undefined;
   const { tenant: _, runner: __, ...rest } = withoutPin(each.args);
   const moved = { ...each, args: { ...rest, ...inPool(pool, false), ...pinIn(random, pool, 0.2) } };
-  // Behind its pool, which may be declared later.
+  // After its pool, which may be declared later.
   return [...program.filter((other) => other !== each), moved];
 }
 
@@ -191,7 +191,7 @@ function resize(program: Program, { random }: EditContext): Program | undefined 
   const pool = random.pick(ofType(program, "IPPool").filter(({ args }) => Array.isArray(args.ranges)));
   if (!pool) return undefined;
   const ranges = pool.args.ranges as string[];
-  const by = random.one([-1, -1, 1]);
+  const by = random.pickOne([-1, -1, 1]);
   const resized = ranges.map((text) => text.replace(/\/(\d+)$/, (_, length) => `/${Number(length) + by}`));
   const [first] = ranges as [string];
   const grown =
@@ -203,11 +203,11 @@ function changePool(program: Program, { random }: EditContext): Program | undefi
   const pool = random.pick(ofType(program, "IPPool"));
   if (!pool) return undefined;
   const { ranges, type } = pool.args;
-  const change = random.weighted({ type: 2, allocation: 2, quota: 1, reserved: 3, staticOnly: 1, unreserved: 1 });
+  const change = random.pickWeighted({ type: 2, allocation: 2, quota: 1, reserved: 3, staticOnly: 1, unreserved: 1 });
   const args = { ...pool.args };
-  if (change === "type" && type !== "nodePort") args.type = random.one(["container", "loadBalancer", "clusterIP"]);
-  if (change === "allocation") args.allocation = random.one(["hashed", "lowest", "random"]);
-  if (change === "quota") args.quota = random.one([{ maxReservations: 2 }, { maxIps: 6 }, { maxReservations: 8 }]);
+  if (change === "type" && type !== "nodePort") args.type = random.pickOne(["container", "loadBalancer", "clusterIP"]);
+  if (change === "allocation") args.allocation = random.pickOne(["hashed", "lowest", "random"]);
+  if (change === "quota") args.quota = random.pickOne([{ maxReservations: 2 }, { maxIps: 6 }, { maxReservations: 8 }]);
   if ((change === "reserved" || change === "staticOnly") && Array.isArray(ranges)) {
     const address = addressIn(ranges, random.integer(0, 4));
     if (address !== undefined) args[change] = [address];
@@ -218,5 +218,5 @@ function changePool(program: Program, { random }: EditContext): Program | undefi
 
 function changeDetails(program: Program, { random }: EditContext): Program | undefined {
   const each = random.pick(program);
-  return each && replaceOne(program, each.name, { ...each.args, labels: { tier: random.one(["a", "b", "c"]) } });
+  return each && replaceOne(program, each.name, { ...each.args, labels: { tier: random.pickOne(["a", "b", "c"]) } });
 }

@@ -2,7 +2,7 @@ import type { Random } from "../random";
 import type { Declaration, Program } from "./program";
 import type { Naming } from "./resources";
 
-/** Random resources on the hosts of a lab: a network on the hub, runners, and what is given out on them. */
+/** Random resources on the hosts of a lab: a network on the hub, runners, and addresses on them. */
 
 const LAYOUTS: [string | undefined, ...(string | string[] | undefined)[]] = [
   undefined,
@@ -12,7 +12,7 @@ const LAYOUTS: [string | undefined, ...(string | string[] | undefined)[]] = [
 ];
 
 export function newNetwork(random: Random, naming: Naming, hosts: string[]): Program {
-  const subnets = random.one(LAYOUTS);
+  const subnets = random.pickOne(LAYOUTS);
   const network: Declaration = {
     type: "OverlayNetwork",
     name: naming.name("n"),
@@ -51,7 +51,7 @@ export function newAddress(random: Random, naming: Naming, program: Program): Pr
   const name = naming.name("r");
   if (random.chance(0.7))
     return [{ type: "IPReservation", name, args: { runner: { $resource: runner.name }, ...kind } }];
-  const placement = random.one(["mostFree", "packed", "spread"]);
+  const placement = random.pickOne(["mostFree", "packed", "spread"]);
   const args = { network: runner.args.network!, placement, ...kind };
   return [{ type: "IPReservation", name, args, dependsOn: runners.map((each) => each.name) }];
 }
@@ -68,7 +68,7 @@ export function newStaticIp(random: Random, naming: Naming, program: Program): P
   return [{ type: "StaticIP", name: naming.name("i"), args: { ...args, ...forwardsIn(random, program) } }];
 }
 
-/** Ports that go to reservations on runners; few ports, so that sharers meet. */
+/** Forwards to reservations on runners; of few ports, so that conflicts are frequent. */
 function forwardsIn(random: Random, program: Program): Declaration["args"] {
   const target = random.pick(ofType(program, "IPReservation").filter(({ args }) => args.runner !== undefined));
   if (!target || random.chance(0.3)) return {};
@@ -82,16 +82,16 @@ export function changeForwards(random: Random, program: Program): Program {
   if (!each) return program;
   const { forwards: _, ...args } = each.args;
   const changed = { ...each, args: { ...args, ...forwardsIn(random, program) } };
-  // Behind its targets, which may be declared later.
+  // After its targets, which may be declared later.
   return [...program.filter((other) => other !== each), changed];
 }
 
-/** Another runner id, or the choice left to the pool; or another layout of the network. */
+/** Another runner id, or none; or another layout of the network. */
 export function changeNetwork(random: Random, program: Program): Program {
   const each = random.pick([...ofType(program, "RunnerSubnet"), ...ofType(program, "OverlayNetwork")]);
   if (!each) return program;
   const { runnerId, subnets: _, ...args } = each.args;
-  const layout = each.type === "OverlayNetwork" ? random.one(LAYOUTS) : undefined;
+  const layout = each.type === "OverlayNetwork" ? random.pickOne(LAYOUTS) : undefined;
   if (layout !== undefined) args.subnets = layout;
   if (each.type === "RunnerSubnet" && runnerId === undefined) args.runnerId = random.integer(1, 3);
   return program.map((other) => (other === each ? { ...each, args } : other));

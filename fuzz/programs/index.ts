@@ -5,18 +5,18 @@ import { parseArgs } from "node:util";
 import { Lab } from "../../lab/lab";
 import { inParallel } from "../../lab/process";
 import { Random } from "../random";
-import { renderSteps } from "./report";
+import { renderReproduction } from "./report";
 import { Scenario } from "./scenario";
-import { type Counts, Disagreement, noCounts, Session, type Step } from "./session";
-import { shrink } from "./shrink";
+import { Disagreement, FuzzSession, type FuzzStep, newRunCounts, type RunCounts } from "./session";
+import { shrinkSteps } from "./shrink";
 import { type StoreName, startStore, type TestStore } from "./store";
 
-export interface Failure {
+export interface FailedScenario {
   /** Of the scenario that failed; it alone reproduces it. */
   seed: number;
   kind: string;
   detail: string;
-  steps: Step[];
+  steps: FuzzStep[];
 }
 
 export interface FuzzOptions {
@@ -78,24 +78,26 @@ function numberOf(name: string, text: string, least: number): number {
   throw new Error(`--${name} is ${JSON.stringify(text)}; it must be a number of at least ${least}.`);
 }
 
-const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: Counts): string =>
+const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: RunCounts): string =>
   `${previews} previews, ${ups} ups, ${destroys} destroys, ${kills} kills, ${values} values compared, ${refused} refused by preview, ${unshown} not shown`;
 
-export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[]; counts: Counts; scenarios: number }> {
+export async function fuzz(
+  options: FuzzOptions,
+): Promise<{ failures: FailedScenario[]; counts: RunCounts; scenarios: number }> {
   const store = await startStore(options.store);
   const ground: Ground = { store, runners: options.hosts ? ["r1", "r2"] : [] };
-  const [failures, counts] = [[] as Failure[], noCounts()];
+  const [failures, counts] = [[] as FailedScenario[], newRunCounts()];
   let scenarios = 0;
   const work = async () => {
     while (scenarios < options.scenarios && Date.now() < options.until) {
       const seed = options.seed + scenarios++;
       const { steps, disagreement, counts: more } = await runScenario(seed, ground, options.rounds);
-      for (const key of Object.keys(counts) as (keyof Counts)[]) counts[key] += more[key];
+      for (const key of Object.keys(counts) as (keyof RunCounts)[]) counts[key] += more[key];
       console.error(`seed ${seed}: ${textOf(more)}${disagreement ? `: ${disagreement.kind}` : ""}`);
       if (!disagreement) continue;
       const failure = await shrinkFailure(steps, disagreement, ground, options.shrinkSeconds);
       failures.push({ seed, ...failure });
-      console.log(`\nseed ${seed}: ${failure.detail}\n\n${renderSteps(failure.steps)}\n`);
+      console.log(`\nseed ${seed}: ${failure.detail}\n\n${renderReproduction(failure.steps)}\n`);
     }
   };
   try {
@@ -111,13 +113,13 @@ export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[];
 
 async function runScenario(seed: number, ground: Ground, rounds?: number) {
   const scenario = new Scenario(new Random(seed), rounds, ground.runners);
-  const steps: Step[] = [];
+  const steps: FuzzStep[] = [];
   return inSession(ground, async (session) => {
     const disagreement = await disagreementIn(async () => {
       for (let round = scenario.next(); round; round = scenario.next()) {
         for (const step of round) {
           steps.push(step);
-          scenario.learn(step, await session.run(step));
+          scenario.recordOutcome(step, await session.run(step));
         }
       }
     });
@@ -126,7 +128,7 @@ async function runScenario(seed: number, ground: Ground, rounds?: number) {
 }
 
 /** Runs given steps on a new store. */
-export function replay(steps: Step[], ground: Ground): Promise<Disagreement | undefined> {
+export function replay(steps: FuzzStep[], ground: Ground): Promise<Disagreement | undefined> {
   return inSession(ground, (session) =>
     disagreementIn(async () => {
       for (const step of steps) await session.run(step);
@@ -135,19 +137,19 @@ export function replay(steps: Step[], ground: Ground): Promise<Disagreement | un
 }
 
 async function shrinkFailure(
-  steps: Step[],
+  steps: FuzzStep[],
   found: Disagreement,
   ground: Ground,
   seconds: number,
-): Promise<Omit<Failure, "seed">> {
+): Promise<Omit<FailedScenario, "seed">> {
   let detail = found.message;
-  const fails = async (candidate: Step[]) => {
+  const fails = async (candidate: FuzzStep[]) => {
     const disagreement = await replay(candidate, ground);
     if (disagreement?.kind !== found.kind) return false;
     detail = disagreement.message;
     return true;
   };
-  const shortest = await shrink(steps, fails, Date.now() + seconds * 1000);
+  const shortest = await shrinkSteps(steps, fails, Date.now() + seconds * 1000);
   return { kind: found.kind, detail, steps: shortest };
 }
 
@@ -161,12 +163,12 @@ async function disagreementIn(act: () => Promise<void>): Promise<Disagreement | 
   }
 }
 
-async function inSession<T>({ store, runners }: Ground, act: (session: Session) => Promise<T>): Promise<T> {
+async function inSession<T>({ store, runners }: Ground, act: (session: FuzzSession) => Promise<T>): Promise<T> {
   const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
   const url = await store.create();
   const lab = runners.length > 0 ? await Lab.up({ runners: runners.length }) : undefined;
   try {
-    return await act(new Session(home, url, lab));
+    return await act(new FuzzSession(home, url, lab));
   } finally {
     await lab?.down();
     await store.drop(url);

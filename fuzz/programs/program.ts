@@ -66,7 +66,7 @@ export function withoutResource(program: Program, name: string): Program {
 }
 
 /** The program as TypeScript, for a person to read and run. */
-export function renderProgram(program: Program): string {
+export function renderTypeScript(program: Program): string {
   const lines = program.map(({ type, name, args, aliases, dependsOn, component }) => {
     const options = [
       ...(aliases ? [`aliases: [${aliases.map((alias) => `{ name: "${alias}" }`).join(", ")}]`] : []),

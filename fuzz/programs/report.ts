@@ -1,12 +1,12 @@
-import { renderProgram } from "./program";
-import type { Step } from "./session";
+import { renderTypeScript } from "./program";
+import type { FuzzStep } from "./session";
 
 /** The steps as programs and commands, for a person to read and run. */
-export function renderSteps(steps: Step[]): string {
+export function renderReproduction(steps: FuzzStep[]): string {
   const printed = new Map<number, string>();
   return steps
     .map((step, i) => {
-      const text = renderProgram(step.program);
+      const text = renderTypeScript(step.program);
       const isKnown = printed.get(step.stack) === text;
       printed.set(step.stack, text);
       const program = isKnown ? [] : [`// program of s${step.stack}`, text];
@@ -18,7 +18,7 @@ export function renderSteps(steps: Step[]): string {
     .join("");
 }
 
-function commandsOf(step: Step): string[] {
+function commandsOf(step: FuzzStep): string[] {
   const stack = `--stack s${step.stack}`;
   const preview = `pulumi preview ${stack}`;
   const up = `pulumi up --yes --skip-preview ${stack}`;

@@ -3,7 +3,7 @@ import { formatIp, parseRange } from "../../provider/addressing/ip";
 import type { Random } from "../random";
 import type { Arg, Declaration, Program } from "./program";
 
-/** Random resources. Pools are small, so that requests meet. */
+/** Random resources. Pools are small, so that conflicts are frequent. */
 
 /** What names and address blocks the programs of one store have used. */
 export class Naming {
@@ -16,7 +16,7 @@ export class Naming {
     return `${prefix}${this.#count}`;
   }
 
-  /** A block of addresses that no pool has yet; seldom one that another has. */
+  /** A block of addresses that no pool has yet; rarely one that another pool has. */
   block(random: Random): number {
     this.#blocks += 1;
     return random.chance(0.04) ? random.integer(1, this.#blocks) : this.#blocks;
@@ -48,22 +48,22 @@ const V6_RANGES: typeof V4_RANGES = [
 
 export function newPool(random: Random, naming: Naming, program: Program): Declaration {
   const name = naming.name("p");
-  const kind = random.weighted({ ranges: 10, nodePort: 1, child: 2 });
+  const kind = random.pickWeighted({ ranges: 10, nodePort: 1, child: 2 });
   const parent = random.pick(program.filter(({ type, args }) => type === "IPPool" && isWide(args)));
   if (kind === "child" && parent) {
     const prefixLength = String((parent.args.ranges as string[])[0]).includes(":") ? 126 : 30;
     return { type: "IPPool", name, args: { parent: { $resource: parent.name }, prefixLength, ...rules(random) } };
   }
   if (kind === "nodePort") {
-    const portRange = random.one(["30000-30005", "30000-30011"]);
+    const portRange = random.pickOne(["30000-30005", "30000-30011"]);
     return { type: "IPPool", name, args: { type: "nodePort", portRange, ...rules(random) } };
   }
   const block = naming.block(random);
-  const ranges = random.one(random.chance(0.2) ? V6_RANGES : V4_RANGES)(block);
+  const ranges = random.pickOne(random.chance(0.2) ? V6_RANGES : V4_RANGES)(block);
   const args: Declaration["args"] = { ranges, ...rules(random) };
-  const type = random.weighted({ default: 6, loadBalancer: 2, clusterIP: 1, vip: 1 });
+  const type = random.pickWeighted({ default: 6, loadBalancer: 2, clusterIP: 1, vip: 1 });
   if (type !== "default") args.type = type;
-  if (random.chance(0.1)) args.tenant = random.one(TENANTS);
+  if (random.chance(0.1)) args.tenant = random.pickOne(TENANTS);
   if (random.chance(0.1)) args.addressSpace = "lab";
   if (random.chance(0.15)) args.reserved = [addressIn(ranges, random.integer(0, 2))!];
   if (random.chance(0.1)) args.staticOnly = [addressIn(ranges, random.integer(1, 3))!];
@@ -75,7 +75,7 @@ const isWide = ({ ranges, type }: Declaration["args"]): boolean =>
 
 function rules(random: Random): Declaration["args"] {
   const args: Declaration["args"] = {};
-  const allocation = random.weighted({ default: 4, lowest: 4, random: 3, external: 0.3 });
+  const allocation = random.pickWeighted({ default: 4, lowest: 4, random: 3, external: 0.3 });
   if (allocation !== "default") args.allocation = allocation;
   if (random.chance(0.1)) args.quota = random.chance(0.5) ? { maxReservations: 3 } : { maxIps: 4 };
   if (random.chance(0.05)) args.autoAssign = false;
@@ -111,41 +111,41 @@ export function newReservation(
   };
   if (random.chance(0.1)) declaration.args.kind = "vm";
   if (random.chance(0.1)) declaration.args.ttl = 86_400;
-  if (random.chance(0.1)) declaration.args.labels = { tier: random.one(["a", "b"]) };
-  if (random.chance(0.1)) declaration.component = random.one(["g1", "g2"]);
+  if (random.chance(0.1)) declaration.args.labels = { tier: random.pickOne(["a", "b"]) };
+  if (random.chance(0.1)) declaration.component = random.pickOne(["g1", "g2"]);
   const before = random.pick(program.filter(({ type }) => type === "IPReservation"));
   if (before && random.chance(0.15)) declaration.dependsOn = [before.name];
   return declaration;
 }
 
-/** In the tenant's own pool of a type: one of the program or the store, or the block that the tenant gets by default. */
+/** In a tenant's pool of a type: one of the program or the store, or the tenant's default block. */
 function tenantReservation(random: Random, naming: Naming, program: Program): Declaration {
-  const tenant = random.one(TENANTS);
+  const tenant = random.pickOne(TENANTS);
   const own = program.filter(({ type, args }) => type === "IPPool" && isDeepStrictEqual(args.tenant, tenant));
   return {
     type: "IPReservation",
     name: naming.name("r"),
-    args: { tenant, type: random.one(["clusterIP", "loadBalancer"]) },
+    args: { tenant, type: random.pickOne(["clusterIP", "loadBalancer"]) },
     ...(own.length > 0 && { dependsOn: own.map(({ name }) => name) }),
   };
 }
 
 /** How a reservation names its pool or runner, with the tenant whose pool it is. */
 export function inPool(pool: Declaration, isForeign: boolean): Declaration["args"] {
-  if (pool.type === "RunnerSubnet") return { runner: madeAs(pool) };
+  if (pool.type === "RunnerSubnet") return { runner: nameAtCreation(pool) };
   return {
-    pool: isForeign ? madeAs(pool) : { $resource: pool.name },
+    pool: isForeign ? nameAtCreation(pool) : { $resource: pool.name },
     ...(pool.args.tenant !== undefined && { tenant: pool.args.tenant }),
   };
 }
 
-/** A pool keeps the name that it was made with. */
-export const madeAs = ({ name, aliases }: Declaration): string => aliases?.at(-1) ?? name;
+/** A pool keeps the name that it was created with. */
+export const nameAtCreation = ({ name, aliases }: Declaration): string => aliases?.at(-1) ?? name;
 
 const mustPin = ({ args }: Declaration): boolean =>
   args.type === "vip" || args.autoAssign === false || args.allocation === "external";
 
-/** A wish for a certain address or port, or none. */
+/** A requested address or port, or none. */
 export function pinIn(random: Random, { args }: Declaration, probability: number): Declaration["args"] {
   if (!random.chance(probability)) return {};
   if (args.type === "nodePort") return { port: 30_000 + random.integer(0, 5) };

@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
-import { checkStore, type Unfinished } from "./check-store";
+import { findStoreFaults, type Unfinished } from "./check-store";
 import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
-export type Step =
+export type FuzzStep =
   /** A branch that is previewed and may never be merged. `expires`: its offers end at once. */
   | { act: "preview"; stack: number; program: Program; expires?: boolean }
   /** `insist`: run up although the preview was refused, to see that up is refused, too. */
@@ -14,7 +14,7 @@ export type Step =
   | { act: "destroy"; stack: number; program: Program; kill?: Kill };
 
 /** `refused`: with an error of ours, in preview and up alike. */
-export type Outcome = "done" | "refused";
+export type StepOutcome = "done" | "refused";
 
 /** Preview and up, state and store, or two runs do not agree. */
 export class Disagreement extends Error {
@@ -26,7 +26,7 @@ export class Disagreement extends Error {
   }
 }
 
-export interface Counts {
+export interface RunCounts {
   previews: number;
   ups: number;
   destroys: number;
@@ -38,7 +38,7 @@ export interface Counts {
   unshown: number;
 }
 
-export const noCounts = (): Counts => ({
+export const newRunCounts = (): RunCounts => ({
   previews: 0,
   ups: 0,
   destroys: 0,
@@ -64,9 +64,9 @@ const preemptedIn = (stack: string): RegExp =>
 /** A refusal that is settled by running preview again is settled in so many. */
 const PREVIEWS_TO_SETTLE = 4;
 
-/** Stacks on one store. Runs steps, and compares what each run showed, did and left behind. */
-export class Session {
-  readonly counts = noCounts();
+/** Stacks on one store. Runs steps, and compares the output, state and store after each run. */
+export class FuzzSession {
+  readonly counts = newRunCounts();
   readonly #stacks = new Map<number, FuzzStack>();
   /** What previews have shown, by stack and program. An up of the stack ends its promises. */
   readonly #promises = new Map<number, Map<string, PromiseOfPreview>>();
@@ -81,7 +81,7 @@ export class Session {
     private readonly lab?: Lab,
   ) {}
 
-  async run(step: Step): Promise<Outcome> {
+  async run(step: FuzzStep): Promise<StepOutcome> {
     const stack = await this.#stack(step.stack);
     const program = this.#resolve(stack, step.program);
     stack.declare(program);
@@ -100,7 +100,7 @@ export class Session {
     return stack;
   }
 
-  /** Values that are meant by reference; a wish for the value of a resource that is not there is no wish. */
+  /** Resolves references to values. A reference to a resource that does not exist is dropped. */
   #resolve(stack: FuzzStack, program: Program): Program {
     const state = stack.state();
     return program.map((each) => ({
@@ -123,7 +123,7 @@ export class Session {
     const key = JSON.stringify(program);
     const before = promises.get(key);
     const earlier = before?.expired ? undefined : before?.shown;
-    let shown = expires ? await this.#expiringPreview(stack) : await stack.preview();
+    let shown = expires ? await this.#previewWithExpiry(stack) : await stack.preview();
     this.counts.previews++;
     for (
       let left = PREVIEWS_TO_SETTLE;
@@ -142,14 +142,14 @@ export class Session {
         if (planned) mustAgree("a second preview shows another value", name, planned.inputs, inputs);
       }
     }
-    // It has moved promises of other branches that ask for the same, and said so.
+    // It has ended offers to other branches that request the same value, and warned.
     if (shown.text.includes("was promised")) promises.clear();
     for (const other of promises.values()) other.mayBePreempted = true;
     promises.set(key, { shown, ups: this.#ups, expired: expires });
     return shown;
   }
 
-  async #expiringPreview(stack: FuzzStack): Promise<Shown> {
+  async #previewWithExpiry(stack: FuzzStack): Promise<Shown> {
     const shown = await stack.preview({ OVERLAY_OFFER_TTL: "1" });
     await sleep(1100);
     return shown;
@@ -162,7 +162,7 @@ export class Session {
       throw new Disagreement("a value is not shown, and no warning says why", unshown.map(([name]) => name).join(", "));
   }
 
-  async #up(step: Step & { act: "up" }, stack: FuzzStack, program: Program): Promise<Outcome> {
+  async #up(step: FuzzStep & { act: "up" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
     const earlier = this.#promises.get(step.stack)?.get(JSON.stringify(program));
     const shown = step.previewFirst ? await this.#preview(step.stack, stack, program) : earlier?.shown;
     const isStale = !step.previewFirst && earlier !== undefined && (earlier.expired || earlier.ups !== this.#ups);
@@ -175,7 +175,7 @@ export class Session {
     if (ended.code !== 0) {
       mustBeOurs("up", ended.text);
       if (!this.#unfinished.has(step.stack)) this.#unfinished.set(step.stack, "failed up");
-      await this.#checkStore(ended.text);
+      await this.#findStoreFaults(ended.text);
       // Pulumi asks no provider about a delete in preview: a pool that other stacks use is found by up.
       const isInUse = shown !== undefined && shown.deleted.length > 0 && ended.text.includes("POOL_IN_USE: ");
       // In a full pool a preview of another branch gets the offers of this one. An up without a preview then stops, and names both.
@@ -191,7 +191,7 @@ export class Session {
     return "done";
   }
 
-  async #runUp({ stack: index, kill }: Step & { act: "up" }, stack: FuzzStack): Promise<Ended> {
+  async #runUp({ stack: index, kill }: FuzzStep & { act: "up" }, stack: FuzzStack): Promise<Ended> {
     this.#promises.delete(index);
     this.#ups++;
     this.counts.ups++;
@@ -203,7 +203,7 @@ export class Session {
     return { ...(await stack.up()), wasKilled: true };
   }
 
-  async #destroy(step: Step & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<Outcome> {
+  async #destroy(step: FuzzStep & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
     const before = stack.state();
     this.#promises.delete(step.stack);
     this.#ups++;
@@ -215,16 +215,16 @@ export class Session {
       const left = stack.state();
       this.counts.ups++;
       const { code: upCode, text: upText } = await stack.up();
-      // What is deleted cannot be made anew if its pool has changed since, such as its quota. Then preview says so, too.
+      // A deleted resource cannot be created again if its pool has changed since, such as its quota. Then preview refuses, too.
       if (upCode !== 0 && left.size < before.size && (await stack.preview()).code !== 0) {
         this.#unfinished.set(step.stack, "killed destroy");
-        await this.#checkStore(upText);
+        await this.#findStoreFaults(upText);
         return "refused";
       }
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
       this.#unfinished.delete(step.stack);
       await this.#checkDone(stack, program, before, undefined);
-      // What was deleted and had an earlier name is made anew with the defaults of its present name.
+      // A deleted resource that had an earlier name is created again with the defaults of its present name.
       const renamed = new Set(program.filter(({ aliases }) => aliases).map(({ name }) => name));
       for (const [name, { inputs }] of stack.state()) {
         const held = renamed.size > 0 ? left.get(name) : before.get(name);
@@ -235,12 +235,12 @@ export class Session {
     if (code === 0) this.#unfinished.delete(step.stack);
     if (code !== 0) {
       mustBeOurs("destroy", text);
-      await this.#checkStore();
+      await this.#findStoreFaults();
       return "refused";
     }
     if (stack.state().size > 0)
       throw new Disagreement("destroy leaves resources", [...stack.state().keys()].join(", "));
-    await this.#checkStore();
+    await this.#findStoreFaults();
     return "done";
   }
 
@@ -269,22 +269,22 @@ export class Session {
         "a preview right after up shows changes",
         JSON.stringify([...again.planned, again.deleted]),
       );
-    await this.#checkStore();
+    await this.#findStoreFaults();
   }
 
   /** `failure`: what an up printed that has just failed. */
-  async #checkStore(failure = "after a success"): Promise<void> {
+  async #findStoreFaults(failure = "after a success"): Promise<void> {
     const inStates = [...this.#stacks].flatMap(([index, stack]) =>
       stack.leaseIds().map((id) => ({ id, unfinished: this.#unfinished.get(index) })),
     );
-    const [problem] = await checkStore(this.store, inStates);
+    const [problem] = await findStoreFaults(this.store, inStates);
     if (problem) throw new Disagreement("store and state differ", `${problem}\n${failure}`);
   }
 }
 
 const KILLED = "up after a killed up failed";
 
-/** Every refusal is an error of ours, with a code. */
+/** Every refusal must be an OverlayError, with a code. */
 function mustBeOurs(what: string, text: string): void {
   if (!/\b[A-Z][A-Z0-9]*_[A-Z0-9_]+: /.test(text) && !/INVALID|is missing|does not/.test(text))
     throw new Disagreement(`${what} fails without an error code`, text.slice(-3000));

@@ -1,15 +1,15 @@
 import { type Program, withoutResource } from "./program";
-import type { Step } from "./session";
+import type { FuzzStep } from "./session";
 
 /**
- * A shorter list of steps that still fails, found by leaving things out one after another: steps, resources, then inputs and
+ * A shorter list of steps that still fails, found by removing parts one after another: steps, resources, then inputs and
  * kills. `fails` runs the steps on a new store. Ends at the deadline with the shortest list found so far.
  */
-export async function shrink(
-  steps: Step[],
-  fails: (steps: Step[]) => Promise<boolean>,
+export async function shrinkSteps(
+  steps: FuzzStep[],
+  fails: (steps: FuzzStep[]) => Promise<boolean>,
   deadline: number,
-): Promise<Step[]> {
+): Promise<FuzzStep[]> {
   let shortest = steps;
   for (let isShorter = true; isShorter && Date.now() < deadline; ) {
     isShorter = false;
@@ -24,8 +24,8 @@ export async function shrink(
   return shortest;
 }
 
-/** The large cuts first. The last step is the one that fails. */
-export function* smaller(steps: Step[]): Generator<Step[]> {
+/** Large parts first. The last step is the one that fails. */
+export function* smaller(steps: FuzzStep[]): Generator<FuzzStep[]> {
   for (let size = steps.length >> 1; size >= 1; size >>= 1) {
     for (let at = 0; at + size < steps.length; at += size) yield [...steps.slice(0, at), ...steps.slice(at + size)];
   }
@@ -65,5 +65,5 @@ function withoutInput(each: Program[number], key: string): Program[number] {
   return { ...each, args };
 }
 
-const inAll = (steps: Step[], change: (program: Program) => Program): Step[] =>
+const inAll = (steps: FuzzStep[], change: (program: Program) => Program): FuzzStep[] =>
   steps.map((step) => ({ ...step, program: change(step.program) }));

@@ -172,7 +172,7 @@ export class FuzzStack {
     if (!existsSync(file)) return [];
     const { checkpoint } = stateSchema.parse(JSON.parse(readFileSync(file, "utf8")));
     const resources = checkpoint.latest?.resources ?? [];
-    // `pendingReplacement`: it was deleted, and an up that failed has not made it anew.
+    // `pendingReplacement`: it was deleted, and a failed up has not created it again.
     return resources.filter(({ urn, pendingReplacement }) => isOurs(urn) && !pendingReplacement);
   }
 
@@ -222,7 +222,7 @@ export class FuzzStack {
       kill.target === "both" ? true : kill.target === "cli" ? pid === cli : providers.has(pid),
     );
     await end(targets);
-    // What is left of a run whose CLI is gone ends by itself.
+    // A provider whose CLI is gone exits by itself.
     for (const deadline = Date.now() + 5000; Date.now() < deadline && kill.target === "cli"; await sleep(20))
       if (processes.every(({ pid, start }) => identityOf(pid)?.start !== start)) break;
     if (kill.target === "cli") await end(processes);
@@ -249,7 +249,7 @@ const isOurs = (urn: string): boolean => urn.includes("pulumi-nodejs:dynamic/ove
 
 const nameIn = (urn: string): string => urn.split("::").at(-1)!;
 
-/** Not values of the resource itself, or encrypted differently each time. */
+/** Properties that are not values of the resource, or are encrypted differently each time. */
 const NOT_COMPARED = new Set([
   "__provider",
   "dryRun",

@@ -1,17 +1,12 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
-import { ACCESS_SCOPES, type AccessToken, type Pool, type Tenant } from "../pool/types";
-import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
-import { resourceName, tenant as tenantObject } from "../resources/inputs";
+import { formatTime } from "../format-time";
+import { ACCESS_SCOPES, type AccessToken, type Pool } from "../pool/types";
+import { resourceName } from "../resources/inputs";
+import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "./bounds";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
 
 /** Makes, lists and revokes access tokens. */
-
-const tenantText = z
-  .string()
-  .regex(/^[^/]+\/[^/]+$/, "must be ORGANIZATION/PROJECT")
-  .transform((text) => ({ org: text.split("/")[0], project: text.split("/")[1] }))
-  .pipe(tenantObject);
 
 const TEN_YEARS = 315_360_000;
 
@@ -20,9 +15,7 @@ export const accessTokenInput = z.object({
   scopes: z
     .array(z.enum(ACCESS_SCOPES, `must be one of ${ACCESS_SCOPES.join(", ")}`))
     .min(1, "must be given at least once"),
-  tenant: tenantText.optional(),
-  network: resourceName.optional(),
-  pool: z.string().min(1).optional(),
+  ...boundsFields,
   expiresIn: z.number().int().min(1).max(TEN_YEARS, "must be seconds, at most ten years").optional(),
 });
 
@@ -35,16 +28,14 @@ export async function createAccessToken(
   now = Date.now(),
 ): Promise<{ token: AccessToken; text: string }> {
   await refuseTakenName(pool, input.name, now);
-  const { name, scopes, tenant, network, expiresIn } = input;
+  const { name, scopes, expiresIn } = input;
   const text = newTokenText();
   const token: AccessToken = {
     id: text.id,
     name,
     hash: hashSecret(text.secret),
     scopes: [...new Set(scopes)],
-    ...(tenant && { tenant }),
-    ...(network !== undefined && { network: await requireNetworkName(pool, network) }),
-    ...(input.pool !== undefined && { pool: await requirePoolName(pool, input.pool) }),
+    ...(await resolveBounds(pool, input)),
     createdAt: now,
     createdBy,
     ...(expiresIn !== undefined && { expiresAt: now + expiresIn * 1000 }),
@@ -92,29 +83,11 @@ async function refuseTakenName(pool: Pool, name: string, now: number): Promise<v
     );
 }
 
-async function requireNetworkName(pool: Pool, network: string): Promise<string> {
-  if (await pool.spec(networkPool(network))) return network;
-  throw missingError(`network '${network}'`);
-}
-
-/** `web` and `pool/web` are the same pool; `runner/NETWORK/RUNNER` is the subnet of a runner. */
-async function requirePoolName(pool: Pool, given: string): Promise<string> {
-  const name = given.startsWith(IP_POOLS) || given.startsWith(RUNNERS) ? given : poolNamed(given);
-  if (await pool.spec(name)) return name;
-  throw missingError(`pool '${given}'`);
-}
-
-const missingError = (what: string): OverlayError =>
-  new OverlayError("POOL_NOT_FOUND", `There is no ${what} in the store.`, "`overlayctl pool list` shows the names.");
-
 /** An access token for JSON, without the hash. */
-export interface AccessTokenInfo {
+export interface AccessTokenInfo extends BoundsInfo {
   id: string;
   name: string;
   scopes: string[];
-  tenant?: string;
-  network?: string;
-  pool?: string;
   createdAt: string;
   createdBy?: string;
   expiresAt?: string;
@@ -122,20 +95,15 @@ export interface AccessTokenInfo {
 }
 
 export function describeAccessToken(token: AccessToken): AccessTokenInfo {
-  const { id, name, scopes, tenant, network, pool, createdAt, createdBy, expiresAt, revokedAt } = token;
+  const { id, name, scopes, createdAt, createdBy, expiresAt, revokedAt } = token;
   return {
     id,
     name,
     scopes,
-    ...(tenant && { tenant: formatTenant(tenant) }),
-    ...(network !== undefined && { network }),
-    ...(pool !== undefined && { pool }),
+    ...describeBounds(token),
     createdAt: formatTime(createdAt),
     ...(createdBy !== undefined && { createdBy }),
     ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
     ...(revokedAt !== undefined && { revokedAt: formatTime(revokedAt) }),
   };
 }
-
-const formatTenant = ({ org, project }: Tenant): string => `${org}/${project}`;
-const formatTime = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");

@@ -1,6 +1,9 @@
+import { z } from "zod";
+import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
-import type { AccessToken, Event } from "../pool/types";
-import { networkPool, RUNNERS } from "../pool-names";
+import type { AccessToken, Event, Pool } from "../pool/types";
+import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
+import { resourceName, tenant as tenantObject } from "../resources/inputs";
 
 /** A part of the store: of one tenant, and of one network with its runners, or of one pool. Without any, all of it. */
 export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
@@ -12,3 +15,59 @@ export const isPoolInBounds = ({ network, pool }: Bounds, name: string): boolean
 
 export const isEventInBounds = (bounds: Bounds, { pool, tenant }: Event): boolean =>
   isPoolInBounds(bounds, pool) && (bounds.tenant === undefined || isSameTenant(tenant, bounds.tenant));
+
+export const tenantText = z
+  .string()
+  .regex(/^[^/]+\/[^/]+$/, "must be ORGANIZATION/PROJECT")
+  .transform((text) => ({ org: text.split("/")[0], project: text.split("/")[1] }))
+  .pipe(tenantObject);
+
+/** Bounds as a user writes them. */
+export const boundsFields = {
+  tenant: tenantText.optional(),
+  network: resourceName.optional(),
+  pool: z.string().min(1).optional(),
+};
+
+type BoundsInput = z.output<z.ZodObject<typeof boundsFields>>;
+
+/** `POOL_NOT_FOUND` if the network or the pool does not exist. */
+export async function resolveBounds(pool: Pool, { tenant, network, pool: given }: BoundsInput): Promise<Bounds> {
+  return {
+    ...(tenant && { tenant }),
+    ...(network !== undefined && { network: await requireNetworkName(pool, network) }),
+    ...(given !== undefined && { pool: await requirePoolName(pool, given) }),
+  };
+}
+
+async function requireNetworkName(pool: Pool, network: string): Promise<string> {
+  if (await pool.spec(networkPool(network))) return network;
+  throw missingError(`network '${network}'`);
+}
+
+/** `web` and `pool/web` are the same pool; `runner/NETWORK/RUNNER` is the subnet of a runner. */
+export const expandPoolName = (given: string): string =>
+  given.startsWith(IP_POOLS) || given.startsWith(RUNNERS) ? given : poolNamed(given);
+
+async function requirePoolName(pool: Pool, given: string): Promise<string> {
+  const name = expandPoolName(given);
+  if (await pool.spec(name)) return name;
+  throw missingError(`pool '${given}'`);
+}
+
+const missingError = (what: string): OverlayError =>
+  new OverlayError("POOL_NOT_FOUND", `There is no ${what} in the store.`, "`overlayctl pool list` shows the names.");
+
+/** Bounds, for JSON. */
+export interface BoundsInfo {
+  /** `ORGANIZATION/PROJECT`. */
+  tenant?: string;
+  network?: string;
+  pool?: string;
+}
+
+export const describeBounds = ({ tenant, network, pool }: Bounds): BoundsInfo => ({
+  ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
+  ...(network !== undefined && { network }),
+  ...(pool !== undefined && { pool }),
+});

@@ -34,6 +34,10 @@ const COMMANDS: Record<string, Load> = {
   "access create": async () => (await import("./access.js")).accessCreateCommand(),
   "access list": async () => (await import("./access.js")).accessListCommand(),
   "access revoke": async () => (await import("./access.js")).accessRevokeCommand(),
+  "webhook add": async () => (await import("./webhook.js")).webhookAddCommand(),
+  "webhook list": async () => (await import("./webhook.js")).webhookListCommand(),
+  "webhook resume": async () => (await import("./webhook.js")).webhookResumeCommand(),
+  "webhook remove": async () => (await import("./webhook.js")).webhookRemoveCommand(),
   "store check": async () => (await import("./store.js")).checkCommand(),
   "store dump": async () => (await import("./store.js")).dumpCommand(),
   "store keys": async () => (await import("./store.js")).keysCommand(),
@@ -44,6 +48,7 @@ const COMMANDS: Record<string, Load> = {
 const GROUPS: Record<string, string> = {
   pool: "Pools and their leases.",
   ip: "Addresses on runners and in pools.",
+  webhook: "Receivers of events, to which `overlayctl serve` delivers.",
   access: "Access tokens for callers of `overlayctl serve`.",
   store: "The store that contains the pools.",
 };

@@ -1,4 +1,5 @@
-import { command, withPool } from "./command";
+import type { Observer } from "../pool/observer";
+import { command, withSettings } from "./command";
 
 /** By package name: this works from sources and from dist/. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
@@ -14,13 +15,18 @@ export const serveCommand = () =>
     .option("--page-limit <entries>", "default 1000")
     .option("--rate-limit <requests>", "in a second for each access token; default 1000")
     .option("--request-timeout <seconds>", "in which a request must arrive; default 30")
+    .option("--metrics-public", "metrics need no access token")
+    .option("--metrics-pools <count>", "pools with metrics of their own; others are counted together; default 1000")
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
-      withPool<{ auth: boolean }>(
-        async ({ pool, settings: { tokenKeys, tenantDefaults, actor } }, { auth, ...options }) => {
-          const { readServiceSettings, serve } = await import("../service/index.js");
-          const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
-          await serve({ pool, tokenKeys, tenantDefaults, actor, version }, settings);
-        },
-      ),
+      withSettings<{ auth: boolean }>(async (settings, _out, { auth, ...options }) => {
+        const [{ openPool }, { readServiceSettings, serve }] = await Promise.all([
+          import("../pool/index.js"),
+          import("../service/index.js"),
+        ]);
+        const service = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
+        const { tokenKeys, tenantDefaults, actor } = settings;
+        const open = (observer: Observer) => openPool(settings.store, { ...settings, observer });
+        await serve({ openPool: open, tokenKeys, tenantDefaults, actor, version }, service);
+      }),
     );

@@ -320,8 +320,8 @@ export interface Webhooks {
   add(webhook: Webhook): Promise<void>;
   /** false: there is none. */
   remove(id: string): Promise<boolean>;
-  /** undefined: there is no such webhook. */
-  delivery(id: string): Promise<Delivery | undefined>;
+  /** By the ids of the webhooks. */
+  deliveries(): Promise<Map<string, Delivery>>;
   /**
    * Compares and changes a delivery in one transaction. `change` gets the present state and the time of the store; it may run several times.
    * Where it returns undefined, nothing changes. Returns the state after it.

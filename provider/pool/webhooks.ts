@@ -1,5 +1,5 @@
 import { newestEvent } from "./storage/event-log";
-import { deliveryKey, webhookKey, webhooks } from "./storage/keys";
+import { deliveries, deliveryKey, webhookKey, webhookOfDelivery, webhooks } from "./storage/keys";
 import type { WriteBuffer } from "./storage/write-buffer";
 import type { Delivery, Webhook, Webhooks } from "./types";
 
@@ -33,8 +33,11 @@ export class StoredWebhooks implements Webhooks {
     });
   }
 
-  delivery(id: string): Promise<Delivery | undefined> {
-    return this.read((tx) => tx.get(deliveryKey(id)));
+  deliveries(): Promise<Map<string, Delivery>> {
+    return this.read(async (tx) => {
+      const rows = await tx.allRows(deliveries);
+      return new Map(rows.map(([key, delivery]) => [webhookOfDelivery(key), delivery]));
+    });
   }
 
   updateDelivery(

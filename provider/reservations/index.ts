@@ -22,6 +22,7 @@ export {
   isOfStack,
   isOfVm,
 } from "./leases";
+export { poolTypeOf } from "./pool-type";
 export { free, type Released, releaseByContainer, releaseByToken } from "./release";
 export { type Reservation, reserve, reserveMany } from "./reserve";
 export * from "./runner-config";

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
+import { formatTime } from "../format-time";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
@@ -98,5 +99,4 @@ export function describeLease(lease: Lease): AddressLease {
   };
 }
 
-/** RFC 3339, to the second. */
-export const formatTime = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");
+export { formatTime };

@@ -73,7 +73,7 @@ function claimAt(input: ReserveInput, index: number, repeatable: Repeatable | un
   const { ip, port, vm, by, owner, count = 1, ttl = vm ? DEFAULT_TTL.vm : DEFAULT_TTL.container } = input;
   return {
     ...{ ip, port, vm, by, ttl },
-    owner: owner === undefined || count === 1 ? owner : `${owner}/${index + 1}`,
+    owner: owner === undefined || count === 1 ? owner : `${owner} (${index + 1} of ${count})`,
     ...(repeatable && { names: [repeatable.names[index]!], data: { request: repeatable.request as unknown as Json } }),
   };
 }

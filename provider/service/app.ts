@@ -5,6 +5,9 @@ import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations";
+import type { WebhookDeliveries } from "./events/deliveries";
+import type { EventFeed } from "./events/feed";
+import type { Metrics } from "./metrics/metrics";
 
 /** What a route demands of its caller; `public`: no access token. */
 export type RouteScope = Scope | "public";
@@ -43,6 +46,12 @@ export interface ServiceContext {
   /** Of requests without authentication. */
   operator: Caller;
   limits: Limits;
+  /** Events of the store, of all processes. */
+  feed: EventFeed;
+  deliveries: WebhookDeliveries;
+  metrics: Metrics;
+  /** Metrics need no access token. */
+  metricsPublic: boolean;
   /** Aborted when the process was told to end. */
   stopping: AbortSignal;
 }

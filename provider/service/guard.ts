@@ -2,8 +2,8 @@ import type { FastifyRequest } from "fastify";
 import { BoundedPool, isBounded } from "../access/bounded-pool";
 import { type Caller, requireScope } from "../access/caller";
 import { OverlayError } from "../errors";
+import { isLoopbackName } from "../loopback";
 import type { App, ServiceContext } from "./app";
-import { isLoopbackName } from "./listen";
 import { RateLimit } from "./rate-limit";
 
 /** Tokens that are not known from the last second, for each address: each costs a read of the store. */
@@ -51,7 +51,7 @@ function callerFinder({ authenticator, operator }: ServiceContext): (request: Fa
   };
 }
 
-function readBearerToken(authorization: string | undefined): string {
+export function readBearerToken(authorization: string | undefined): string {
   const [, token] = /^Bearer +([^\s]+)$/i.exec(authorization ?? "") ?? [];
   if (token !== undefined) return token;
   throw new OverlayError(

@@ -1,5 +1,6 @@
 import { isIP } from "node:net";
 import { OverlayError } from "../errors";
+import { isLoopback } from "../loopback";
 
 /** Where the server listens. */
 export type ListenAddress = { host: string; port: number } | { fd: number };
@@ -25,13 +26,6 @@ export function findPassedSocket(env: NodeJS.ProcessEnv, pid: number): { fd: num
     "Give the socket unit one ListenStream.",
   );
 }
-
-const isLoopback = (host: string): boolean =>
-  /^127(\.\d{1,3}){3}$/.test(host) || host === "::1" || host === "::ffff:127.0.0.1";
-
-/** As it is written in a URL. */
-export const isLoopbackName = (name: string): boolean =>
-  name === "localhost" || isLoopback(name.replace(/^\[(.*)\]$/, "$1"));
 
 export interface Protection {
   hasTls: boolean;

@@ -4,9 +4,9 @@ import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
-import type { Pool } from "../pool/types";
 import type { Context } from "../reservations";
 import type { App } from "./app";
+import { type Instance, type OpenPool, openInstance } from "./instance";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
 import { createLog } from "./log";
 import { buildServer } from "./server";
@@ -17,7 +17,7 @@ import { readTls, type TlsFiles, watchTls } from "./tls";
 const STOP_TIMEOUT = 10_000;
 
 export interface ServeContext {
-  pool: Pool;
+  openPool: OpenPool;
   tokenKeys?: string | undefined;
   tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
@@ -32,16 +32,24 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
   const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
   const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
   if ("host" in address) refuseOpenAddress(address.host, protection);
-  const tls = tlsFilesOf(settings);
-  const app = await buildApp(context, settings, { log, stopping: stop.signal, tls });
-  const signal = receiveSignal();
-  await listen(app, address, protection);
-  logProtection(log, protection);
-  const unwatch = tls ? reloadTls(app, tls, log) : () => {};
-  log.info({ signal: await signal }, "stopping");
-  stop.abort();
-  unwatch();
-  await closeServer(app);
+  const { version } = context;
+  const measured = { version, node: process.version, mostPools: settings.metricsPools };
+  const instance = await openInstance(context.openPool, measured, log);
+  try {
+    const tls = tlsFilesOf(settings);
+    const app = await buildApp(context, settings, { instance, log, stopping: stop.signal, tls });
+    const signal = receiveSignal();
+    await listen(app, address, protection);
+    logProtection(log, protection);
+    instance.deliveries.start();
+    const unwatch = tls ? reloadTls(app, tls, log) : () => {};
+    log.info({ signal: await signal }, "stopping");
+    stop.abort();
+    unwatch();
+    await closeServer(app);
+  } finally {
+    await instance.end();
+  }
   log.info("stopped");
 }
 
@@ -49,13 +57,20 @@ const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | 
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
 function buildApp(
-  { pool, tokenKeys, tenantDefaults, actor, version }: ServeContext,
+  { tokenKeys, tenantDefaults, actor, version }: ServeContext,
   settings: ServiceSettings,
-  { log, stopping, tls }: { log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
+  {
+    instance,
+    log,
+    stopping,
+    tls,
+  }: { instance: Instance; log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
 ): Promise<App> {
   const operator: Caller = { name: actor, scopes: ["admin"] };
-  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
-  const service = { pool, tokenKeys, tenantDefaults, operator, ...authentication, limits: settings, stopping };
+  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
+  const { metricsPublic } = settings;
+  const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
+  const service = { ...context, ...authentication, limits: settings };
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   return buildServer(service, { log, version, ...(https && { https }) });

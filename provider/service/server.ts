@@ -58,6 +58,7 @@ export async function buildServer(
   app.setErrorHandler(answerError);
   listRoutes(app);
   logRequests(app);
+  measureRequests(app, service);
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
   await registerDocs(app, version);
@@ -78,7 +79,8 @@ function listRoutes(app: App): void {
 /** One line for each request, without its query: that may contain a token. */
 function logRequests(app: App): void {
   app.addHook("onRequest", async (request, reply) => {
-    reply.header("x-request-id", request.id);
+    // Answers may contain tokens: no proxy may keep them.
+    reply.headers({ "x-request-id": request.id, "cache-control": "no-store", "x-content-type-options": "nosniff" });
     const trace = parseTraceParent(request.headers);
     if (trace) reply.header("traceparent", trace.text);
   });
@@ -91,6 +93,15 @@ function logRequests(app: App): void {
       token: request.caller?.name,
       traceId: parseTraceParent(request.headers)?.traceId,
     });
+  });
+}
+
+/** Streams are left out: they last as long as their clients want. */
+function measureRequests(app: App, { metrics }: ServiceContext): void {
+  app.addHook("onResponse", async ({ method, routeOptions }, reply) => {
+    if (String(reply.getHeader("content-type")).startsWith("text/event-stream")) return;
+    const route = routeOptions.url ?? "none";
+    metrics.observeRequest({ method, route, status: reply.statusCode, seconds: reply.elapsedTime / 1000 });
   });
 }
 

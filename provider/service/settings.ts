@@ -24,6 +24,8 @@ export const serviceSettingsSchema = z
     pageLimit: count(1000, 100_000).describe("Entries of a page."),
     rateLimit: count(1000, 1_000_000).describe("Requests in a second for each access token."),
     requestTimeout: count(30, 3600).describe("Seconds in which a request must arrive."),
+    metricsPublic: z.stringbool().or(z.boolean()).default(false).describe("Metrics need no access token."),
+    metricsPools: count(1000, 100_000).describe("Pools with metrics of their own; others are counted together."),
     logLevel: z
       .enum(["debug", "info", "warn", "error", "silent"])
       .default("info")

@@ -76,7 +76,7 @@ export function packageSchema() {
 const markSecret = (property: Property, key: string): Property =>
   SECRET_SETTINGS.includes(key) ? { ...property, secret: true } : property;
 
-/** Known to every resource besides what it declares. */
+/** Outputs of every resource besides its own. */
 export const COMMON_OUTPUTS = z.object({
   leaseId: z.string().describe("The lease in the pool; renewed by every create."),
   pendingCleanup: z
@@ -144,7 +144,7 @@ const namedType = (json: JsonSchema): NamedType =>
     ? { type: "string", enum: json.enum.map((value) => ({ value })) }
     : { type: "object", properties: mapValues(json.properties ?? {}, propertyOf), required: json.required ?? [] };
 
-/** JSON Schema in the words of Pulumi's: named types, unions as oneOf, no tuples. */
+/** JSON Schema as Pulumi's schema: named types, unions as oneOf, no tuples. */
 function propertyOf(json: JsonSchema): Property {
   const described = {
     ...(json.description && { description: json.description }),

@@ -14,7 +14,7 @@ const HEADER = `// Written by \`npm run generate\` from the zod schemas in provi
 import type * as pulumi from "@pulumi/pulumi";
 import { OverlayResource, type Shape } from "./dynamic";`;
 
-/** What a property is called in TypeScript: as an input, where every part may be an output of another resource, or as an output. */
+/** The TypeScript type of a property: as an input, where every part may be an output of another resource, or as an output. */
 class Types {
   constructor(private readonly named: Record<string, NamedType>) {}
 
@@ -107,7 +107,7 @@ function argsSource(def: Definition, schema: ResourceSchema, types: Types): stri
 const isOptional = (def: Definition, key: string): boolean =>
   (def.computed.shape[key] ?? def.outputs.shape[key])?.safeParse(undefined).success ?? false;
 
-/** What the base class must know to turn arguments into properties. */
+/** What the base class needs to make properties from arguments. */
 const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
   secrets: def.secrets,

@@ -148,7 +148,7 @@ export function eventContract(engine: Engine): void {
     };
     await pool.webhooks.add(webhook);
     expect(await second.webhooks.list()).toEqual([webhook]);
-    expect(await second.webhooks.delivery(webhook.id)).toEqual({ delivered: last });
+    expect(await second.webhooks.deliveries()).toEqual(new Map([[webhook.id, { delivered: last }]]));
 
     const hold = (holder: string) => (delivery: Delivery, now: number) =>
       (delivery.heldUntil ?? 0) > now ? undefined : { ...delivery, holder, heldUntil: now + 1000 };

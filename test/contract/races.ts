@@ -9,32 +9,54 @@ import { createPool, extents } from "./fixture";
 /** In how many races two processes use one token; `OVERLAY_RACES=1000` for a longer run. */
 const RACES = Number(process.env.OVERLAY_RACES ?? 50);
 
-/** Two processes use one token at the same moment, or one uses and the other releases it: one of them succeeds. */
+const TIMEOUT = { timeout: 60_000 + RACES * 200 };
+
+/**
+ * Two processes use one token at the same moment, or one uses and the other releases it: one of them succeeds. Two that release it both
+ * succeed, and two that send the same request with one key get the same leases.
+ */
 export function raceContract(newUrl: () => string): void {
   test.each([
-    ["use", "use"],
-    ["use", "release"],
-  ])(
-    `%s and %s by two processes at once: one succeeds in each of ${RACES} races`,
-    { timeout: 60_000 + RACES * 200 },
-    async (a, b) => {
-      const url = newUrl();
-      const pool = await openPool(url, { offerTtl: 3600, quarantine: 0 });
-      await createPool(pool, { extents: extents("10.0.0.0/16") });
-      const workers = await Promise.all([startWorker(url, "x"), startWorker(url, "y")]);
-      const outcomes: Record<string, number> = {};
-      for (let i = 0; i < RACES; i++) {
-        const { token } = await reserve({ pool }, { pool: "p" });
-        const answers = await Promise.all([workers[0].ask(`${a} ${token}`), workers[1].ask(`${b} ${token}`)]);
-        const outcome = answers.sort().join(" ");
-        outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
-      }
-      for (const worker of workers) worker.end();
-      expect(outcomes).toEqual({ "TOKEN_USED won": RACES });
-      expect(await pool.fsck()).toEqual([]);
-      await pool.end();
-    },
-  );
+    ["use", "use", "TOKEN_USED won"],
+    ["use", "release", "TOKEN_USED won"],
+    ["release", "release", "won won"],
+  ])(`%s and %s by two processes at once: %s in each of ${RACES} races`, TIMEOUT, async (a, b, expected) => {
+    const { pool, workers, end } = await startRace(newUrl());
+    const outcomes: Record<string, number> = {};
+    for (let i = 0; i < RACES; i++) {
+      const { token } = await reserve({ pool }, { pool: "p" });
+      const answers = await Promise.all([workers[0].ask(`${a} ${token}`), workers[1].ask(`${b} ${token}`)]);
+      const outcome = answers.sort().join(" ");
+      outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
+    }
+    expect(outcomes).toEqual({ [expected]: RACES });
+    await end();
+  });
+
+  test(`one key by two processes at once: the same three leases in each of ${RACES} races`, TIMEOUT, async () => {
+    const { pool, workers, end } = await startRace(newUrl());
+    const all = new Set<string>();
+    for (let i = 0; i < RACES; i++) {
+      const [first, second] = await Promise.all(workers.map((worker) => worker.ask(`reserve key-${i}`)));
+      expect(second).toBe(first);
+      for (const leaseId of first!.split(",")) all.add(leaseId);
+    }
+    expect(all.size).toBe(3 * RACES);
+    expect(await pool.leases("pool/p")).toHaveLength(3 * RACES);
+    await end();
+  });
+}
+
+async function startRace(url: string) {
+  const pool = await openPool(url, { offerTtl: 3600, quarantine: 0 });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
+  const workers = await Promise.all([startWorker(url, "x"), startWorker(url, "y")]);
+  const end = async () => {
+    for (const worker of workers) worker.end();
+    expect(await pool.fsck()).toEqual([]);
+    await pool.end();
+  };
+  return { pool, workers, end };
 }
 
 async function startWorker(url: string, name: string) {

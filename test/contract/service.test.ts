@@ -57,6 +57,18 @@ describe.sequential("overlayctl serve", { timeout: 120_000 }, () => {
     expect(new Set(ips).size).toBe(100);
   });
 
+  test("two instances serve one store", async () => {
+    const other = await startService(ctl);
+    const reserveAt = async (url: string): Promise<string> => {
+      const headers = { authorization: `Bearer ${token}` };
+      const answer = await fetch(`${url}/api/overlay/ip/reserve?runner=node1&ttl=60`, { method: "POST", headers });
+      return ((await answer.json()) as { ip: string }).ip;
+    };
+    const urls = Array.from({ length: 60 }, (_, i) => (i % 2 ? service.url : other.url));
+    expect(new Set(await Promise.all(urls.map(reserveAt))).size).toBe(60);
+    await other.stop();
+  });
+
   test("a token is refused within a second of its revocation by another process", async () => {
     const bearer = await accessToken("short", "read");
     expect((await send("/api/overlay/ip/reservations", { bearer })).status).toBe(200);

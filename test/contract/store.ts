@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Row, Tx } from "../../provider/pool/storage/store";
+import type { Row, Store, Tx } from "../../provider/pool/storage/store";
 import type { Engine } from "./fixture";
 
 /** What the store of every engine must do. */
@@ -60,16 +60,19 @@ export function storeContract(engine: Engine): void {
     await store.close();
   });
 
-  test("parallel transactions lose no update", async () => {
-    const store = await open();
-    const increment = () =>
-      store.transact(async (tx) => {
-        const count = Number((await tx.get("n")) ?? 0);
-        await tx.write([["n", String(count + 1)]]);
+  test("parallel transactions of two clients lose no update", async () => {
+    const url = engine.newUrl();
+    const clients = [await engine.open(url, () => 1234), await engine.open(url, () => 1234)] as const;
+    const increment = (client: Store) =>
+      client.transact(async (tx) => {
+        const count = Number((await tx.get("n")) ?? 0) + 1;
+        await tx.write([["n", String(count)]]);
+        return count;
       });
-    await Promise.all(Array.from({ length: 50 }, increment));
-    expect(await store.read((tx) => range("n", "o", 1)(tx))).toEqual([["n", "50"]]);
-    await store.close();
+    const counts = await Promise.all(Array.from({ length: 50 }, (_, i) => increment(clients[i % 2]!)));
+    expect(counts.sort((a, b) => a - b)).toEqual(Array.from({ length: 50 }, (_, i) => i + 1));
+    for (const client of clients) expect(await client.read(range("n", "o", 1))).toEqual([["n", "50"]]);
+    for (const client of clients) await client.close();
   });
 
   test("values keep quotes, newlines and characters outside the basic plane", async () => {

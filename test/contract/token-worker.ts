@@ -1,20 +1,27 @@
 import { createInterface } from "node:readline";
 import { openPool } from "../../provider/pool";
-import { releaseByToken, useByToken } from "../../provider/reservations";
+import { type Context, releaseByToken, reserveMany, useByToken } from "../../provider/reservations";
 
-/** A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`; it answers `won` or a code. */
+/**
+ * A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`, which it answers with `won` or a code, or
+ * `reserve KEY`, which it answers with lease ids.
+ */
+const ACTIONS: Record<string, (context: Context, subject: string, name: string) => Promise<string>> = {
+  use: (context, token, by) => useByToken(context, { token, by }).then(() => "won"),
+  release: (context, token) => releaseByToken(context, token).then(() => "won"),
+  reserve: async (context, key) =>
+    (await reserveMany(context, { pool: "p", key, count: 3 })).map(({ lease }) => lease.leaseId).join(","),
+};
+
 async function main([url, name]: string[]): Promise<void> {
   const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
   process.stdout.write("ready\n");
   for await (const line of createInterface({ input: process.stdin })) {
-    const [verb, token] = line.split(" ") as [string, string];
-    const act = () => (verb === "use" ? useByToken({ pool }, { token, by: name! }) : releaseByToken({ pool }, token));
-    process.stdout.write(
-      await act().then(
-        () => "won\n",
-        (error: { code?: string }) => `${error.code ?? error}\n`,
-      ),
+    const [verb, subject] = line.split(" ") as [string, string];
+    const answer = await ACTIONS[verb]!({ pool }, subject, name!).catch(
+      (error: { code?: string }) => error.code ?? String(error),
     );
+    process.stdout.write(`${answer}\n`);
   }
   await pool.end();
 }

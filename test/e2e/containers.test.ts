@@ -14,7 +14,7 @@ let why: string | undefined;
 beforeAll(async () => {
   lab = await Lab.up({ runners: 1 });
   docker = new LabDocker(lab);
-  why = await docker.whyNot("r1");
+  why = await docker.findObstacle("r1");
   if (why) return console.warn(`\nSKIPPED: all tests with Docker, since it cannot run here: ${why}\n`);
   workspace = new Workspace(lab);
   stack = await workspace.stack("dev");

@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { buildKohaku, IDS } from "../lab/kohaku";
 import { lossDuring } from "../lab/pings";
 import { ask, serve } from "../lab/services";
@@ -43,7 +43,7 @@ async function end(stack: Stack, ...containers: [host: string, name: string][]):
 }
 
 async function nothingIsLeft(): Promise<void> {
-  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+  for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
 }
 
 const runnersOf = (...names: string[]): string =>

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { fuzz, replay } from "../../fuzz/programs";
 import type { Program } from "../../fuzz/programs/program";
-import type { Step } from "../../fuzz/programs/session";
+import type { FuzzStep } from "../../fuzz/programs/session";
 import { FuzzStack } from "../../fuzz/programs/stack";
 import { startStore } from "../../fuzz/programs/store";
 
@@ -24,7 +24,7 @@ test("a destroy that is killed is followed by an up, and offers that expire by t
   const more: Program = [...program, { type: "IPReservation", name: "b", args: { pool: { $resource: "p" } } }];
   const store = await startStore("sqlite");
   onTestFinished(() => store.stop());
-  const steps: Step[] = [
+  const steps: FuzzStep[] = [
     { act: "up", stack: 0, program, previewFirst: true },
     { act: "destroy", stack: 0, program, kill: { afterChanges: 1, milliseconds: 0, target: "both" } },
     { act: "preview", stack: 0, program: more, expires: true },

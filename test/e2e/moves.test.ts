@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { type Stack, Workspace } from "./stack";
 
@@ -143,5 +143,5 @@ test("a network with runners can be replaced: they are deleted first and created
   expect(await values()).toMatchObject({ training: "10.64.0.0/12", one: expect.stringMatching(/^10\.64\./) });
   expect((await lab.exec("r2", "ping -c 1 -W 10 10.64.0.1")).code).toBe(0);
   await stack.destroy();
-  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+  for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
 });

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { Stack, Workspace } from "./stack";
 
@@ -198,7 +198,7 @@ test("upgrading the package's code changes no resource", async () => {
 
 test("destroy leaves no interface, route, chain, file or lease", async () => {
   await stack.destroy();
-  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+  for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
   const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   expect(held).toEqual([]);

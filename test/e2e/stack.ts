@@ -2,7 +2,7 @@ import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symli
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Lab } from "../../lab/lab";
-import type { Result, RunOptions } from "../../lab/process";
+import type { ProcessResult, RunOptions } from "../../lab/process";
 import { fileBackend, pulumiBinDir } from "../../setup/tools.mjs";
 
 const REPO = join(__dirname, "../..");
@@ -72,7 +72,7 @@ export class Workspace {
     return stdout;
   }
 
-  run(command: string, args: string[], options: RunOptions = {}): Promise<Result> {
+  run(command: string, args: string[], options: RunOptions = {}): Promise<ProcessResult> {
     return this.lab.controller(command, args, { ...options, controller: this.controller });
   }
 

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { ask, serve } from "../lab/services";
 import { Stack, Workspace } from "./stack";
@@ -177,7 +177,7 @@ test("destroy: the address is removed with the last resource, and nothing is lef
   expect(await ask(lab, OUTSIDE, address, 81)).toMatch(/refused/);
   expect(await ask(lab, OUTSIDE, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);
   await shop.destroy();
-  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+  for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
   const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
   expect((await pool.leases("space/default")).filter(({ state }) => state !== "quarantined")).toEqual([]);
   expect(await pool.fsck()).toEqual([]);

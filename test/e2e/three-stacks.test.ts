@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { ratio, seconds, timed } from "../../bench/measure";
+import { measureTime, ratio, seconds } from "../../bench/measure";
 import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
 import { type PostgresServer, postgresMissing, startPostgres } from "../contract/servers/postgres";
@@ -64,8 +64,8 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
   test(`${MANY} reservations each: none is refused and no address is given twice`, async () => {
     const takers = [await takerOf(here, "a"), await takerOf(here, "b"), await takerOf(there, "a")];
     const alone = await takerOf(here, "alone");
-    const one = await timed(() => alone.mustUp());
-    const three = await timed(() => Promise.all(takers.map((taker) => taker.mustUp())));
+    const one = await measureTime(() => alone.mustUp());
+    const three = await measureTime(() => Promise.all(takers.map((taker) => taker.mustUp())));
     const sum = takers.length * one;
     console.log(
       `${MANY} each: three at once ${seconds(three)} s, one after the other ${seconds(sum)} s: ${ratio(three, sum)}`,

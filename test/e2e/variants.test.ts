@@ -2,7 +2,7 @@ import { mkdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { Workspace } from "./stack";
 
 /** Other ways to use it: both address families, a user with sudo, a jump host, and programs that are ES modules. */
@@ -45,7 +45,7 @@ test("a dual-stack network, by a user with sudo, one runner behind a jump host",
     expect(`${target}:${/, (\d+% packet loss)/.exec(stdout)?.[1]}`).toBe(`${target}:0% packet loss`);
   }
   await stack.destroy();
-  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+  for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
 });
 
 test("a program that is an ES module shares one instance with the provider", async () => {

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { buildKohaku, IDS, subnetOf as subnet } from "./kohaku";
 import { LabStack, must as mustOn } from "./lab-stack";
 import { lossDuring } from "./pings";
@@ -100,5 +100,5 @@ test("adopted objects are removed with the resources, others stay", async () => 
   expect(await must("hub", "ip -o link show type vxlan | awk -F': ' '{print $2}'")).toBe("vxkr9");
   expect(await must("r1", "ip -o link show | grep -c -E 'vxlan0|kohaku' || :")).toBe("0");
   expect(await must("hub", "iptables -S FORWARD | grep -c 10.128.0.0/12")).toBe("2");
-  expect(await leftOn(lab, "r1")).not.toContain("/var/lib/overlay");
+  expect(await findLeftovers(lab, "r1")).not.toContain("/var/lib/overlay");
 });

@@ -22,7 +22,7 @@ const dockerTest = (name: string, body: () => Promise<void>) =>
 beforeAll(async () => {
   lab = await Lab.up({ runners: 1 });
   docker = new LabDocker(lab);
-  why = await docker.whyNot("r1");
+  why = await docker.findObstacle("r1");
   if (why) return console.warn(`\nSKIPPED: all tests with Docker, since it cannot run here: ${why}\n`);
   ctl = new LabCtl(lab);
   stack = await LabStack.on(lab, ctl.store);

@@ -82,7 +82,7 @@ const runContainer = (host: string, name: string, options = ""): Promise<string>
 beforeAll(async () => {
   lab = await Lab.up({ runners: 2 });
   docker = new LabDocker(lab);
-  why = await docker.whyNot("r1");
+  why = await docker.findObstacle("r1");
   if (why) return console.warn(`\nSKIPPED: all tests with Docker, since it cannot run here: ${why}\n`);
   await apply("hub", planHub(network()));
   for (const id of [1, 2])

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { buildKohaku, IDS } from "./kohaku";
 import { LabStack } from "./lab-stack";
 
@@ -21,7 +21,7 @@ beforeEach(async () => {
 
 const sh = async (host: string, script: string): Promise<string> => (await lab.exec(host, script)).stdout.trim();
 const loseRecords = (host: string) => sh(host, "rm /var/lib/overlay/*/*.json");
-const allLeft = () => Promise.all(["hub", "r1", "r2"].map((host) => leftOn(lab, host)));
+const allLeft = () => Promise.all(["hub", "r1", "r2"].map((host) => findLeftovers(lab, host)));
 const NOTHING = ["", "", ""];
 const uidOf = async (type: string, name: string): Promise<string> => String(stack.props(type, name).uid);
 
@@ -108,7 +108,7 @@ test("without records, boot scripts and hub, the items of a runner are planned f
   await stack.remove("StaticIP", "web");
   expect(await sh("r1", REPLIES)).toBe("");
   await stack.remove("RunnerSubnet", "r1");
-  expect(await leftOn(lab, "r1")).toBe("");
+  expect(await findLeftovers(lab, "r1")).toBe("");
 });
 
 test("if the state lacks the address of a hub that is gone, destroy refuses with the commands that show what is left", async () => {
@@ -125,7 +125,7 @@ test("hosts that a failed destroy has cleaned do not stop the next one", async (
   stack.unreachable.add(lab.host("hub").address);
   delete stack.props("RunnerSubnet", "r1").underlays;
   await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow("SSH_UNREACHABLE");
-  expect(await leftOn(lab, "r1")).toBe("");
+  expect(await findLeftovers(lab, "r1")).toBe("");
   stack.deps.unreachableOnDelete = "forget";
   await stack.remove("RunnerSubnet", "r1");
 });

@@ -1,4 +1,4 @@
-import type { Lab, Result } from "../../lab/lab";
+import type { Lab, ProcessResult } from "../../lab/lab";
 
 /** Real services and clients for a lab: each answers one line, `NAME sees CLIENT`. */
 export type Protocol = "tcp" | "udp" | "sctp";
@@ -68,7 +68,8 @@ export async function ask(
 ): Promise<string> {
   const command = python(client(protocol, ip, port, from));
   const script = inside ? `ip netns exec ${inside} ${command}` : command;
-  const result: Result = at === "controller" ? await lab.controller("sh", ["-c", script]) : await lab.exec(at, script);
+  const result: ProcessResult =
+    at === "controller" ? await lab.controller("sh", ["-c", script]) : await lab.exec(at, script);
   return result.stdout.trim() || (result.stderr.trim().split("\n").at(-1) ?? "");
 }
 

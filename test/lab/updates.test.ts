@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { leftOn } from "../../lab/leftovers";
+import { findLeftovers } from "../../lab/leftovers";
 import { must } from "./lab-stack";
 import { lossDuring } from "./pings";
 import { Live, PING, UPDATES } from "./updates";
@@ -27,5 +27,5 @@ test.each(UPDATES)("$name", async ({ inPlace, before, act, after }) => {
 });
 
 test("the host that was the hub has no items left", async () => {
-  expect(await leftOn(live.lab, "hub")).toBe("");
+  expect(await findLeftovers(live.lab, "hub")).toBe("");
 });

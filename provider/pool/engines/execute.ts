@@ -1,13 +1,7 @@
 import { SortedMap } from "../storage/sorted-map";
 import { type Awaitable, EngineFault, type Row, type Tx, type Write } from "../storage/store";
 import { keyAfter, type RowCache } from "./row-cache";
-
-/** The first `limit` rows from `from` on and before `to`. */
-export interface KeyRange {
-  from: string;
-  to: string;
-  limit: number;
-}
+import type { KeyRange } from "./server-engine";
 
 /** Reads ranges at the version that the transaction runs on. */
 export type Fetch = (ranges: KeyRange[]) => Promise<Row[][]>;

@@ -1,4 +1,4 @@
-import type { CommitLog, LockedLog } from "./commit-log";
+import type { CommitLog, LockedLog } from "./server-engine";
 
 /** A process keeps the lock at most this long. */
 const MAX_HOLD_MS = 100;

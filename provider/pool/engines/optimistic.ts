@@ -3,19 +3,19 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import { type ClockFinding, createMutex, EngineFault, type Store, type Tx } from "../storage/store";
 import { headAhead, judgeClock, serverLeapt } from "./clock-check";
+import { type Execution, execute, type Outcome, unwrap } from "./execute";
+import { BurstDetector, LockBatch } from "./lock-batch";
+import { RowCache } from "./row-cache";
 import {
   type Commit,
   type CommitLog,
   Conflict,
+  type KeyRange,
   type LogUpdate,
   type ServerEngine,
   StoreUnavailable,
   type Version,
-} from "./commit-log";
-import { type Execution, execute, type KeyRange, type Outcome, unwrap } from "./execute";
-import { BurstDetector, LockBatch } from "./lock-batch";
-
-import { RowCache } from "./row-cache";
+} from "./server-engine";
 
 /**
  * Optimistic transactions: read at a version, commit if it is unchanged, retry, lock after the second conflict. See
@@ -59,7 +59,7 @@ export function createOptimisticStore(
   return {
     readOnly: engine.readOnly,
     transact: (work) => writer.transact(work),
-    read: (work) => retry(retrying, () => engine.read(work)),
+    read: (work) => retry(retrying, () => readSnapshot(engine, work)),
     checkClock: (repair) => writer.checkClock(repair),
     close: () => writer.close(),
   };
@@ -241,12 +241,22 @@ class Writer {
 
 const newVersionId = (): string => randomBytes(8).toString("hex");
 
+async function readSnapshot<T>(engine: ServerEngine, work: Work<T>): Promise<T> {
+  const snapshot = await engine.openSnapshot();
+  try {
+    const { version, pendingWrites = [] } = snapshot;
+    const time = engine.clock();
+    if (time === undefined) throw new Conflict();
+    const now = timeAfter(engine, time, version);
+    const fetch = (ranges: KeyRange[]) => snapshot.readRows(ranges);
+    return unwrap((await execute({ cache: new RowCache(), now, fetch, pendingWrites }, work)).outcome);
+  } finally {
+    void snapshot.close();
+  }
+}
+
 /** The time of a transaction on a version: not before that. Throws STORE_CLOCK if the clock leapt. */
-export function timeAfter(
-  { place, machineTime }: Pick<ServerEngine, "place" | "machineTime">,
-  now: number,
-  { at }: Version,
-): number {
+function timeAfter({ place, machineTime }: ServerEngine, now: number, { at }: Version): number {
   const machine = machineTime();
   if (judgeClock(now, [machine, at]) === "leap") throw serverLeapt(place, now, machine, at);
   return Math.max(now, at);

@@ -50,8 +50,8 @@ import {
  *   e/TIME/POOL                   deleted pools with end records in l/, which are kept until then
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
- * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`) and
- * the id in the event log.
+ * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`), the id in the event log,
+ * and the id of a webhook.
  */
 export interface Key<T> {
   at: string;
@@ -172,6 +172,8 @@ export const webhookKey = (id: string): Key<Webhook> => key(webhookCodec, "k", "
 export const webhooks: Span<Webhook> = under(webhookCodec, "k", "webhook");
 /** Not a secret: the log of a server engine has no secrets, so each change of one makes other processes read their rows again. */
 export const deliveryKey = (id: string): Key<Delivery> => key(deliveryCodec, "r", part(id));
+export const deliveries: Span<Delivery> = under(deliveryCodec, "r");
+export const webhookOfDelivery = (key: string): string => key.slice("r/".length);
 export const nameKey = (name: string): Key<LeaseRef> => ({ ...key(leaseRefCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });

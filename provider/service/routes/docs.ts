@@ -4,6 +4,15 @@ import { jsonSchemaTransform, jsonSchemaTransformObject } from "fastify-type-pro
 import type { OpenAPIV3_1 } from "openapi-types";
 import type { App, RouteScope } from "../app";
 
+/** The page loads and calls nothing but this service. */
+const PAGE_POLICY = {
+  "default-src": "'self'",
+  "img-src": "'self' data:",
+  "style-src": "'self' 'unsafe-inline'",
+  "object-src": "'none'",
+  "frame-ancestors": "'none'",
+};
+
 type OpenApi = Partial<OpenAPIV3_1.Document>;
 
 /**
@@ -31,7 +40,7 @@ export async function registerDocs(app: App, version: string): Promise<void> {
     docs.addHook("onRoute", (route) => {
       route.config = { ...route.config, scope: "public" };
     });
-    await docs.register(swaggerUi, { routePrefix: "/docs" });
+    await docs.register(swaggerUi, { routePrefix: "/docs", staticCSP: PAGE_POLICY, uiConfig: { validatorUrl: null } });
   });
   app.get("/openapi.json", { config: { scope: "public" }, schema: { hide: true } }, async () => app.swagger());
 }

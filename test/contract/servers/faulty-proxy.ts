@@ -16,8 +16,8 @@ interface Connection {
 /** A TCP proxy between a client and its servers, which can fail at a chosen moment. */
 export class FaultyProxy {
   state: ProxyState = "forward";
-  /** With the next request that contains these bytes the state becomes `dropAnswers`. */
-  dropAnswersFrom: string | undefined;
+  /** With the next request that contains these bytes the state changes. */
+  changeAt: { bytes: string; state: ProxyState } | undefined;
   readonly ports: number[] = [];
   readonly #listeners: Server[] = [];
   #connections: Connection[] = [];
@@ -46,6 +46,16 @@ export class FaultyProxy {
     };
   }
 
+  get holdsRequests(): boolean {
+    return this.#connections.some(({ held }) => held.length > 0);
+  }
+
+  /** Sends held requests to servers, for clients that still wait, and passes on all data again. */
+  deliver(): void {
+    this.state = "forward";
+    for (const { server, held } of this.#connections) for (const data of held.splice(0)) server.write(data);
+  }
+
   async end(): Promise<void> {
     this.disconnect();
     for (const listener of this.#listeners) listener.close();
@@ -56,9 +66,9 @@ export class FaultyProxy {
     const connection: Connection = { client, server: connect(port, "127.0.0.1"), held: [] };
     this.#connections.push(connection);
     client.on("data", (data) => {
-      if (this.dropAnswersFrom !== undefined && data.includes(this.dropAnswersFrom)) {
-        this.state = "dropAnswers";
-        this.dropAnswersFrom = undefined;
+      if (this.changeAt && data.includes(this.changeAt.bytes)) {
+        this.state = this.changeAt.state;
+        this.changeAt = undefined;
       }
       return this.state === "holdRequests" ? connection.held.push(data) : connection.server.write(data);
     });

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** A server process that writes to `LOG` in its folder, and ends with this process in any case. */
+/** A server process that runs in its folder, writes to `LOG` there, and ends with this process in any case. Paths in its command are absolute. */
 export class Server {
   #child: ChildProcess | undefined;
 

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { FirstRowSearch } from "../../../provider/pool/engines/etcd/first-row";
 import type { EtcdKv, RangeResult } from "../../../provider/pool/engines/etcd/kv";
-import type { KeyRange } from "../../../provider/pool/engines/execute";
+import type { KeyRange } from "../../../provider/pool/engines/server-engine";
 import type { Row } from "../../../provider/pool/storage/store";
 
 /** Answers as etcd does: the first keys of each span, and how many there are in it. */

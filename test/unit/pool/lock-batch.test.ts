@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { LockedLog } from "../../../provider/pool/engines/commit-log";
 import { BurstDetector, LockBatch } from "../../../provider/pool/engines/lock-batch";
+import type { LockedLog } from "../../../provider/pool/engines/server-engine";
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());

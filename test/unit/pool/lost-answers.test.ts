@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/server-engine";
 import type { Tx } from "../../../provider/pool/storage/store";
 
 /** A server whose log updates have only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
@@ -11,7 +11,7 @@ function server() {
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: ServerEngine = {
     ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1 },
-    ...{ lock: unused, read: unused, close: unused },
+    ...{ lock: unused, openSnapshot: unused, close: unused },
     readUpdate: async () => ({ head: log.at(-1)! }),
     findId: async (number) => log.find((commit) => commit.number === number)?.id,
     readRows: async (_at, spans) => spans.map(() => []),

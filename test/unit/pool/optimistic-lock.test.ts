@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
+import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 import {
   type Commit,
   type CommitLog,
@@ -7,8 +8,7 @@ import {
   type LockedLog,
   type ServerEngine,
   StoreUnavailable,
-} from "../../../provider/pool/engines/commit-log";
-import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+} from "../../../provider/pool/engines/server-engine";
 import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row, Tx } from "../../../provider/pool/storage/store";
 
@@ -45,7 +45,7 @@ function server() {
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: ServerEngine = {
     ...commitLog,
-    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, lock, read: unused },
+    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, lock, openSnapshot: unused },
     close: async () => void said.push("close"),
   };
   return { store: createOptimisticStore(engine), said, next, value: () => rows.get("sum") };

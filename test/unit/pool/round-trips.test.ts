@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/server-engine";
 import { StoredPool } from "../../../provider/pool/pool";
 import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row } from "../../../provider/pool/storage/store";
@@ -35,7 +35,7 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
       clock,
       machineTime: Date.now,
       lock: unused,
-      read: unused,
+      openSnapshot: unused,
       close: unused,
     },
     asked,

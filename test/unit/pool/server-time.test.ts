@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Commit, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import type { Commit, ServerEngine } from "../../../provider/pool/engines/server-engine";
 
 test("a server time that becomes too old during a transaction is read again", async () => {
   const commits: Required<Commit>[] = [{ number: 0, id: "none", at: 0, writes: [] }];
@@ -22,7 +22,7 @@ test("a server time that becomes too old during a transaction is read again", as
       return undefined;
     },
     lock: never,
-    read: never,
+    openSnapshot: never,
     close: async () => {},
   };
   const store = createOptimisticStore(engine);

@@ -93,7 +93,9 @@ describe.each([
 
 test("an owner is part of the owner of each lease, and stands for no container", async () => {
   const three = await reserveMany({ ...context, caller: "ci" }, { ...onA, owner: "job-17", count: 3 });
-  expect(three.map(({ lease }) => lease.owner)).toEqual([1, 2, 3].map((i) => `service/ci/training/a/job-17/${i}`));
+  expect(three.map(({ lease }) => lease.owner)).toEqual(
+    [1, 2, 3].map((i) => `service/ci/training/a/job-17 (${i} of 3)`),
+  );
   expect(await findLeases(context, { owner: "job-17" })).toHaveLength(3);
   expect((await releaseByContainer(context, "job-17")).leases).toEqual([]);
 });

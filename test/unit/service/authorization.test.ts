@@ -28,12 +28,17 @@ interface Sample {
   own?: Bounds;
   /** What tokens with other bounds get; `hidden`: an answer, or a refusal, that does not name the container. Default: refused. */
   others?: Partial<Record<"tenant" | "network" | "pool", "refused" | "hidden" | "allowed">>;
+  /** It refuses every token with bounds. */
+  isForOperators?: boolean;
 }
 
 const HIDDEN = { tenant: "hidden", network: "hidden", pool: "hidden" } as const;
 const BLOCK = encodeURIComponent("tenant/acme/shop/clusterIP");
 
-/** Under `/api/overlay`. */
+/** Metrics are where Prometheus expects them. */
+const fullPath = (path: string): string => (path === "/metrics" ? path : `/api/overlay${path}`);
+
+/** By method and path under `/api/overlay`. */
 const SAMPLES: Record<string, Sample> = {
   "POST /ip/reserve": { scope: "reserve", request: () => `/ip/reserve?pool=${BLOCK}` },
   "POST /ip/validate": { scope: "reserve", request: ({ token }) => `/ip/validate?token=${token}` },
@@ -82,7 +87,34 @@ const SAMPLES: Record<string, Sample> = {
     body: () => ({ containers: [] }),
     own: { network: "training" },
   },
+  "GET /events": { scope: "read", request: () => "/events?after=0", others: HIDDEN },
+  "GET /webhooks": { scope: "admin", request: () => "/webhooks", isForOperators: true },
+  "POST /webhooks": {
+    scope: "admin",
+    request: () => "/webhooks",
+    body: () => ({ url: "https://example.com/hook" }),
+    isForOperators: true,
+  },
+  "POST /webhooks/:id/resume": {
+    scope: "admin",
+    request: () => `/webhooks/${webhook}/resume`,
+    prepare: addWebhook,
+    isForOperators: true,
+  },
+  "DELETE /webhooks/:id": {
+    scope: "admin",
+    request: () => `/webhooks/${webhook}`,
+    prepare: addWebhook,
+    isForOperators: true,
+  },
+  "GET /metrics": { scope: "read", request: () => "/metrics", isForOperators: true },
 };
+
+let webhook = "";
+async function addWebhook(): Promise<void> {
+  webhook = newName();
+  await stage.pool.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
+}
 
 function newPool(): { poolName: string; ranges: string[]; tenant: object } {
   const number = ++made;
@@ -150,16 +182,15 @@ describe("the list of routes", () => {
       .sort();
     const expected = [
       ...PUBLIC.map((name) => `${name} public`),
-      ...Object.entries(SAMPLES).map(([name, { scope }]) => `${name.replace(" ", " /api/overlay")} ${scope}`),
+      ...Object.entries(SAMPLES).map(
+        ([name, { scope }]) => `${name.replace(/\/.*/, (path) => fullPath(path))} ${scope}`,
+      ),
     ];
     expect(declared).toEqual(expected.sort());
   });
 
   test("a server with a route that declares no scope does not start", async () => {
-    const { log } = service.app;
-    const context = { pool: stage.pool, operator: { name: "x", scopes: [] }, stopping: new AbortController().signal };
-    const limits = { bodyLimit: 1, pageLimit: 1, rateLimit: 1, requestTimeout: 1 };
-    const app = await buildServer({ ...context, limits }, { log: log as never, version: "0" });
+    const app = await buildServer(service.context, { log: service.app.log as never, version: "0" });
     expect(() => app.get("/forgotten", async () => "")).toThrow("declares no scope");
     await app.close();
   });
@@ -170,16 +201,15 @@ describe("the list of routes", () => {
 });
 
 describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
-  const { scope, body, prepare, own = { tenant: ACME }, others = {} } = sample;
+  const { scope, body, prepare, own = { tenant: ACME }, others = {}, isForOperators = false } = sample;
   const [method] = name.split(" ");
   let held: Held;
   let path: string;
   beforeEach(async () => {
     held = await reserveForAcme();
     await prepare?.();
-    path = `/api/overlay${sample.request(held)}`;
+    path = fullPath(sample.request(held));
   });
-
   const send = (token?: string, options: InjectOptions = {}) =>
     service.send(`${method} ${path}`, token, { ...options, ...(body && { payload: body() }) });
   const outcome = async (token?: string, options: InjectOptions = {}): Promise<string> => {
@@ -187,8 +217,8 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
     return statusCode === 200 ? "200" : `${statusCode} ${JSON.parse(body).code}`;
   };
 
-  test("accepts a token with its scope and the right bounds", async () => {
-    expect(await outcome(await tokenWith([scope], own))).toBe("200");
+  test("answers a token with its scope and the right bounds", async () => {
+    expect(await outcome(await tokenWith([scope], own))).toBe(isForOperators ? "403 ACCESS_DENIED" : "200");
   });
 
   test("accepts a token of the operator with its scope", async () => {

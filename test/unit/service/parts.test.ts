@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { findPassedSocket, isLoopbackName, parseListen, refuseOpenAddress } from "../../../provider/service/listen";
+import { isLoopbackName } from "../../../provider/loopback";
+import { findPassedSocket, parseListen, refuseOpenAddress } from "../../../provider/service/listen";
 import { createLog, redact } from "../../../provider/service/log";
 import { RateLimit } from "../../../provider/service/rate-limit";
 import { readServiceSettings } from "../../../provider/service/settings";

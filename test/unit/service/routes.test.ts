@@ -467,7 +467,7 @@ describe("headers and log", () => {
     const answer = await service.send(`POST ${API}/ip/validate?token=${given}`, token, {
       headers: { traceparent, "x-request-id": "job-17" },
     });
-    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17" });
+    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17", "cache-control": "no-store" });
     expect(JSON.parse(service.lines.at(-1)!)).toMatchObject({
       method: "POST",
       route: `${API}/ip/validate`,
@@ -478,6 +478,12 @@ describe("headers and log", () => {
       traceId: "4bf92f3577b34da6a3ce929d0e0e4736",
     });
     expect(service.lines.join("")).not.toMatch(/ovl_|ipr1|\?token/);
+  });
+
+  test("the page loads and calls nothing but the service", async () => {
+    const { headers, body } = await service.send("GET /docs/");
+    expect(headers["content-security-policy"]).toMatch(/^default-src 'self';/);
+    expect(body).not.toMatch(/<script>|https?:\/\//);
   });
 
   test("a malformed traceparent is not answered", async () => {

@@ -3,17 +3,24 @@ import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Pool } from "../../../provider/pool/types";
-import type { App, Limits } from "../../../provider/service/app";
+import type { App, Limits, ServiceContext } from "../../../provider/service/app";
+import { openInstance } from "../../../provider/service/instance";
 import { createLog } from "../../../provider/service/log";
 import { buildServer } from "../../../provider/service/server";
 
 const LIMITS: Limits = { bodyLimit: 65_536, pageLimit: 1000, rateLimit: 100_000, requestTimeout: 30 };
+
+/** Milliseconds for which a stream of events is read. */
+const STREAM_MS = 300;
+
+export type Answer = Pick<LightMyRequestResponse, "statusCode" | "headers" | "body" | "json">;
 
 /** The server on a pool, without a socket. */
 export class TestService {
   readonly lines: string[] = [];
   readonly stop = new AbortController();
   app!: App;
+  context!: ServiceContext;
 
   static async on(
     pool: Pool,
@@ -22,12 +29,14 @@ export class TestService {
     const service = new TestService(pool);
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {
-      pool,
+      ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
       operator: { name: "root@test", scopes: ["admin" as const] },
       ...(!noAuth && { authenticator: new Authenticator(pool) }),
       limits: { ...LIMITS, ...limits },
+      metricsPublic: false,
       stopping: service.stop.signal,
     };
+    service.context = context;
     service.app = await buildServer(context, { log, version: "1.2.3" });
     return service;
   }
@@ -40,10 +49,23 @@ export class TestService {
     return text;
   }
 
-  async send(request: string, token?: string, options: InjectOptions = {}): Promise<LightMyRequestResponse> {
-    const [method, url] = request.split(" ") as ["GET" | "POST", string];
+  async send(request: string, token?: string, options: InjectOptions = {}): Promise<Answer> {
+    const [method, url] = request.split(" ") as ["GET" | "POST" | "DELETE", string];
     const authorization = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    return this.app.inject({ ...options, method, url, headers: { ...authorization, ...options.headers } });
+    const all = { ...options, method, url, headers: { ...authorization, ...options.headers } };
+    return url.includes("/events") ? this.#readStream(all) : this.app.inject(all);
+  }
+
+  /** Of a stream of events: what arrives within a moment. */
+  async #readStream(options: InjectOptions): Promise<Answer> {
+    const { statusCode, headers, stream } = await this.app.inject({ ...options, payloadAsStream: true });
+    const source = stream();
+    const timer = setTimeout(() => source.destroy(), STREAM_MS);
+    let body = "";
+    source.on("data", (chunk) => (body += chunk));
+    await new Promise((resolve) => source.once("close", resolve));
+    clearTimeout(timer);
+    return { statusCode, headers, body, json: () => JSON.parse(body) };
   }
 
   /** Status and code of the answer, as `409 IP_IN_USE`; `200` for a success. */

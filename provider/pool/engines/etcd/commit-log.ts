@@ -2,8 +2,15 @@ import { InvalidField } from "../../storage/fields";
 import { decodeRow } from "../../storage/records";
 import { hasSecret } from "../../storage/secrets";
 import type { Row, Write } from "../../storage/store";
-import { type Commit, type CommitLog, Conflict, type LogUpdate, MAX_UPDATE, type Version } from "../commit-log";
-import type { KeyRange } from "../execute";
+import {
+  type Commit,
+  type CommitLog,
+  Conflict,
+  type KeyRange,
+  type LogUpdate,
+  MAX_UPDATE,
+  type Version,
+} from "../server-engine";
 import type { Compare, RequestOp } from "./api";
 import { FirstRowSearch, isFirstRowSearch } from "./first-row";
 import { del, type EtcdKv, get, isAbsent, put, type TxnResult, valueIs } from "./kv";

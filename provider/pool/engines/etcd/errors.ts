@@ -1,6 +1,6 @@
 import { status } from "@grpc/grpc-js";
 import { OverlayError } from "../../../errors";
-import { Conflict, StoreUnavailable } from "../commit-log";
+import { Conflict, StoreUnavailable } from "../server-engine";
 import { codeOf, detailsOf, isOutOfSpace } from "./client";
 import type { Cluster } from "./url";
 

@@ -1,6 +1,6 @@
 import type { Row } from "../../storage/store";
-import type { KeyRange } from "../execute";
 import { keyAfter } from "../row-cache";
+import type { KeyRange } from "../server-engine";
 import type { EtcdKv } from "./kv";
 
 /** If a range has more keys than this, the next search in the same tree starts with a shorter one. */

@@ -1,5 +1,5 @@
 import type { Row } from "../../storage/store";
-import type { KeyRange } from "../execute";
+import type { KeyRange } from "../server-engine";
 import type { Compare, KeyValue, RequestOp, TxnRequest, TxnResponse } from "./api";
 import type { EtcdClient } from "./client";
 import { isOutOfRange, translateError } from "./errors";

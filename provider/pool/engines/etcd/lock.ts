@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { Conflict, type LockedLog, type LogUpdate, type Version } from "../commit-log";
+import { Conflict, type LockedLog, type LogUpdate, type Version } from "../server-engine";
 import type { EtcdCommitLog, Keys } from "./commit-log";
 import { del, type EtcdKv, get, put } from "./kv";
 

@@ -1,11 +1,9 @@
 import { isOverlayError } from "../../../errors";
-import type { Store, Tx, Write } from "../../storage/store";
+import type { Store, Write } from "../../storage/store";
 import { machineTime } from "../clock-check";
-import { type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
-import { execute, type KeyRange, unwrap } from "../execute";
-import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
-import { RowCache } from "../row-cache";
+import { createOptimisticStore, type ServerStoreOptions } from "../optimistic";
 import { ServerClock } from "../server-clock";
+import { type ServerEngine, type Snapshot, StoreUnavailable, type Version } from "../server-engine";
 import { EtcdClient } from "./client";
 import {
   EtcdCommitLog,
@@ -76,9 +74,9 @@ async function openEngine(
       await time();
       return lock.acquire(timeoutMs, since);
     },
-    read: async (work) => {
-      const now = await time();
-      return readSnapshot({ kv, firstRows }, keys, (head) => timeAfter({ place, machineTime }, now, head), work);
+    openSnapshot: async () => {
+      await time();
+      return openSnapshot({ kv, firstRows }, keys);
     },
     close: async () => kv.close(),
   };
@@ -96,19 +94,16 @@ async function isReadOnly(kv: EtcdKv, keys: Keys): Promise<boolean> {
   }
 }
 
-async function readSnapshot<T>(
-  reader: RowReader,
-  keys: Keys,
-  timeOf: (head: Version) => number,
-  work: (tx: Tx) => Promise<T>,
-): Promise<T> {
+async function openSnapshot(reader: RowReader, keys: Keys): Promise<Snapshot> {
   const { kv } = reader;
   const { found, revision } = await kv.txn([], [get(keys.head)]);
-  const { parts, ...head } = parseHead(found[0]!);
-  const fetch = (ranges: KeyRange[]) => readRowsAt(reader, keys, revision, ranges);
-  const pendingWrites = parts ? await readParts(kv, keys, revision, head) : [];
-  const { outcome } = await execute({ cache: new RowCache(), now: timeOf(head), fetch, pendingWrites }, work);
-  return unwrap(outcome);
+  const { parts, ...version } = parseHead(found[0]!);
+  return {
+    version,
+    pendingWrites: parts ? await readParts(kv, keys, revision, version) : [],
+    readRows: (ranges) => readRowsAt(reader, keys, revision, ranges),
+    close: async () => {},
+  };
 }
 
 /** The rows of a commit in parts. */

@@ -1,7 +1,7 @@
 import { get as getHttp } from "node:http";
 import { get as getHttps } from "node:https";
 import { OverlayError } from "../../../errors";
-import { StoreUnavailable } from "../commit-log";
+import { StoreUnavailable } from "../server-engine";
 import type { Cluster } from "./url";
 
 /** What time it is at etcd: the median of its members' clocks, so that a single wrong one does not count. */

@@ -2,8 +2,16 @@ import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import { OverlayError } from "../../../errors";
 import { hasSecret, meetsSecrets } from "../../storage/secrets";
 import type { Row, Write } from "../../storage/store";
-import { type Commit, type CommitLog, Conflict, type LogUpdate, MAX_UPDATE, type Version } from "../commit-log";
-import { type KeyRange, toBytes, toText } from "../execute";
+import { toBytes, toText } from "../execute";
+import {
+  type Commit,
+  type CommitLog,
+  Conflict,
+  type KeyRange,
+  type LogUpdate,
+  MAX_UPDATE,
+  type Version,
+} from "../server-engine";
 import { IS_SECRET } from "./schema";
 
 /** Runs one statement. Errors are `OverlayError`s. */
@@ -26,7 +34,7 @@ type Statements = Record<"rows" | "commit", Statement>;
  * Each is planned once for a connection, by its name. Secrets have a table of their own, which a user may have no rights on: only statements
  * that touch keys of secrets name it.
  */
-export function statementsFor(name: string): {
+function statementsFor(name: string): {
   update: Statement;
   commitId: Statement;
   plain: Statements;
@@ -129,7 +137,7 @@ export function createCommitLog(
   };
 }
 
-export function rowsQuery(schema: string, ranges: KeyRange[]): QueryConfig {
+function rowsQuery(schema: string, ranges: KeyRange[]): QueryConfig {
   const { plain, withSecrets } = statementsFor(schema);
   const { rows } = ranges.some(meetsSecrets) ? withSecrets : plain;
   return { ...rows, values: [...boundsOf(ranges), ranges.map(({ limit }) => limit)] };
@@ -141,7 +149,7 @@ const boundsOf = (ranges: KeyRange[]): [low: string[], high: string[]] => [
 ];
 
 /** Ranges are numbered from one. If none has rows there is still one line, for the version. */
-export function rowsByRange(ranges: KeyRange[], lines: { n: string | null; key: string; value: string }[]): Row[][] {
+function rowsByRange(ranges: KeyRange[], lines: { n: string | null; key: string; value: string }[]): Row[][] {
   const answers: Row[][] = ranges.map(() => []);
   for (const { n, key, value } of lines) if (n !== null) answers[Number(n) - 1]!.push([toBytes(key), value]);
   return answers;

@@ -1,5 +1,5 @@
 import { OverlayError } from "../../../errors";
-import { Conflict, StoreUnavailable } from "../commit-log";
+import { Conflict, StoreUnavailable } from "../server-engine";
 import type { Address } from "./url";
 
 /** What PostgreSQL and the way to it may answer, in our words. */

@@ -1,12 +1,17 @@
 import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
-import type { Store, Tx } from "../../storage/store";
+import type { Store } from "../../storage/store";
 import { machineTime } from "../clock-check";
-import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
-import { execute, type KeyRange, unwrap } from "../execute";
-import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
-import { RowCache } from "../row-cache";
+import { createOptimisticStore, type ServerStoreOptions } from "../optimistic";
 import { ServerClock } from "../server-clock";
-import { createCommitLog, type Query, rowsByRange, rowsQuery, statementsFor } from "./commit-log";
+import {
+  type CommitLog,
+  type LockedLog,
+  type ServerEngine,
+  type Snapshot,
+  StoreUnavailable,
+  type Version,
+} from "../server-engine";
+import { createCommitLog, type Query } from "./commit-log";
 import { translateError } from "./errors";
 import { ensureTables, lockKey } from "./schema";
 import { type Address, parsePostgresUrl } from "./url";
@@ -49,6 +54,9 @@ const CONNECTIONS = {
   pipeline: true,
 };
 
+/** `lock`: as in `createCommitLog`. */
+type CreateLog = (query: Query, lock: string | null) => CommitLog;
+
 function createEngine(
   pool: Pool,
   address: Address,
@@ -57,18 +65,16 @@ function createEngine(
   clock?: () => number,
 ): ServerEngine {
   const serverClock = new ServerClock(1000);
-  const createLog = (query: Query, lock: string | null) =>
+  const createLog: CreateLog = (query, lock) =>
     createCommitLog(query, address.schema, lock, (time) => serverClock.set(time));
-  const place = `PostgreSQL at ${address.place}`;
-  const timeOf = (now: number, head: Version) => timeAfter({ place, machineTime }, clock?.() ?? now, head);
   return {
     ...createLog(createQuery(pool, address), lockKey(address)),
     readOnly,
-    place,
+    place: `PostgreSQL at ${address.place}`,
     machineTime,
     clock: clock ?? (() => serverClock.now()),
     lock: async (timeoutMs, since) => acquireLock(await connect(pool, address), address, createLog, timeoutMs, since),
-    read: async (work) => readSnapshot(await connect(pool, address), address, work, timeOf),
+    openSnapshot: async () => openSnapshot(await connect(pool, address), address, createLog),
     close: () => pool.end(),
   };
 }
@@ -103,7 +109,7 @@ async function releaseClient(client: PoolClient, cleanUp?: string): Promise<void
 async function acquireLock(
   client: PoolClient,
   address: Address,
-  createLog: (query: Query, lock: null) => CommitLog,
+  createLog: CreateLog,
   timeoutMs: number,
   since?: Version,
 ): Promise<LockedLog> {
@@ -155,26 +161,19 @@ function canKeepLock(client: PoolClient, answers: unknown): boolean {
   return (client as PoolClient & { processID?: number }).processID === pid && version >= 140_000;
 }
 
-async function readSnapshot<T>(
-  client: PoolClient,
-  address: Address,
-  work: (tx: Tx) => Promise<T>,
-  timeOf: (now: number, head: Version) => number,
-): Promise<T> {
+async function openSnapshot(client: PoolClient, address: Address, createLog: CreateLog): Promise<Snapshot> {
   const query = createQuery(client, address);
+  const log = createLog(query, null);
   try {
-    const { update } = statementsFor(address.schema);
-    const [, { rows }] = await Promise.all([
-      query({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" }),
-      query({ ...update, values: [0, 1] }),
-    ]);
-    const [head] = rows;
-    const now = timeOf(Math.round(head.now), { ...head, at: Number(head.at) });
-    const fetch = async (ranges: KeyRange[]) =>
-      rowsByRange(ranges, (await query(rowsQuery(address.schema, ranges))).rows);
-    const { outcome } = await execute({ cache: new RowCache(), now, fetch }, work);
-    return unwrap(outcome);
-  } finally {
-    void releaseClient(client);
+    const begun = query({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" });
+    const [, { head }] = await Promise.all([begun, log.readUpdate()]);
+    return {
+      version: head,
+      readRows: (ranges) => log.readRows(head, ranges),
+      close: () => releaseClient(client),
+    };
+  } catch (error) {
+    await releaseClient(client);
+    throw error;
   }
 }

@@ -1,0 +1,47 @@
+import type { Logger } from "pino";
+import { isOverlayError } from "../errors";
+import type { Observer } from "../pool/observer";
+import type { Pool } from "../pool/types";
+import { WebhookDeliveries } from "./events/deliveries";
+import { EventFeed } from "./events/feed";
+import { Metrics, type MetricsOptions } from "./metrics/metrics";
+
+/** The pool of one process that serves it, what is measured of it, and the events of its store. */
+export interface Instance {
+  pool: Pool;
+  metrics: Metrics;
+  feed: EventFeed;
+  deliveries: WebhookDeliveries;
+  end(): Promise<void>;
+}
+
+/** Opens the pool with an observer. */
+export type OpenPool = (observer: Observer) => Promise<Pool>;
+
+export async function openInstance(openPool: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
+  const metrics = new Metrics(options);
+  const followers: EventFeed[] = [];
+  const pool = await openPool({
+    ...metrics.observer,
+    committed: (events) => {
+      metrics.observer.committed(events);
+      for (const feed of followers) feed.wake();
+    },
+  });
+  const onError = (error: unknown) =>
+    log.warn({ code: isOverlayError(error) ? error.code : "INTERNAL" }, `Events cannot be read. ${error}`);
+  const feed = new EventFeed(pool, { onError });
+  followers.push(feed);
+  const deliveries = new WebhookDeliveries(pool, feed, {
+    onError,
+    report: (webhook, failure) => {
+      metrics.countDelivery(webhook, failure);
+      if (failure !== undefined) log.warn({ webhook: webhook.id }, `A delivery failed. ${failure}`);
+    },
+  });
+  const end = async () => {
+    await deliveries.stop();
+    await pool.end();
+  };
+  return { pool, metrics, feed, deliveries, end };
+}

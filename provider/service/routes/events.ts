@@ -1,0 +1,93 @@
+import { Readable } from "node:stream";
+import type { FastifyReply } from "fastify";
+import { z } from "zod";
+import { type Bounds, expandPoolName, isEventInBounds, tenantText } from "../../access";
+import type { Authenticator } from "../../access/authenticate";
+import { isOverlayError } from "../../errors";
+import type { LoggedEvent } from "../../pool/types";
+import { textAnswers } from "../answers";
+import type { RouteGroup } from "../app";
+import { renderStream } from "../events/stream";
+import { readBearerToken } from "../guard";
+
+/** A client that takes nothing for so long is disconnected; it can go on by id. Milliseconds. */
+const SLOW_CLIENT_MS = 30_000;
+
+/** A token that was revoked or has expired ends its streams after so long. Milliseconds. */
+const RECHECK_MS = 10_000;
+
+const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+
+const eventFields = z.strictObject({
+  after: eventId
+    .optional()
+    .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
+  pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
+  tenant: tenantText.optional().describe("Only of this tenant: ORGANIZATION/PROJECT."),
+});
+
+/** Changes as they are made, by all instances, stacks and commands on the store. */
+export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, stopping }) => {
+  app.route({
+    method: "GET",
+    url: "/events",
+    exposeHeadRoute: false, // it would read the stream to its end
+    config: { scope: "read" },
+    schema: {
+      operationId: "followEvents",
+      summary: "Follow the changes of all pools, or of one, as server-sent events.",
+      querystring: eventFields,
+      headers: z.looseObject({ "last-event-id": eventId.optional() }),
+      response: textAnswers("text/event-stream", "Events, each with `id`, the kind as `event`, and JSON as `data`."),
+    },
+    handler: async ({ query, headers, caller, raw }, reply) => {
+      // A browser that connects again sends the URL of its first request, and the id of the last event.
+      const after = headers["last-event-id"] ?? query.after ?? (await feed.newest());
+      await feed.mustHave(after);
+      const filter = filterOf(query);
+      const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);
+      const closed = whenClosed(reply, metrics.openStream());
+      disconnectSlow(reply);
+      const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, closed) : closed;
+      const signal = AbortSignal.any([closed, denied, stopping]);
+      return reply
+        .type("text/event-stream; charset=utf-8")
+        .headers({ "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" })
+        .send(asText(Readable.from(renderStream(feed, { after, accepts, signal }), { objectMode: false })));
+    },
+  });
+};
+
+function whenClosed({ raw }: FastifyReply, report: () => void): AbortSignal {
+  const closed = new AbortController();
+  raw.once("close", () => {
+    closed.abort();
+    report();
+  });
+  return closed.signal;
+}
+
+/** Aborted when the token is no longer valid. Stops looking when the stream is closed. */
+function whenDenied(authenticator: Authenticator, authorization: string | undefined, closed: AbortSignal): AbortSignal {
+  const denied = new AbortController();
+  const check = async (): Promise<void> => {
+    await authenticator.authenticate(readBearerToken(authorization)).catch((error: unknown) => {
+      if (isOverlayError(error, "ACCESS_TOKEN_INVALID")) denied.abort(); // not while the store does not answer
+    });
+  };
+  const timer = setInterval(() => void check(), RECHECK_MS);
+  closed.addEventListener("abort", () => clearInterval(timer));
+  return denied.signal;
+}
+
+function filterOf({ pool, tenant }: z.output<typeof eventFields>): Bounds {
+  return { ...(tenant && { tenant }), ...(pool !== undefined && { pool: expandPoolName(pool) }) };
+}
+
+/** Heartbeats are written more often than that: without any progress of the connection its client does not read. */
+function disconnectSlow({ raw }: FastifyReply): void {
+  raw.setTimeout(SLOW_CLIENT_MS, () => raw.destroy());
+}
+
+/** fastify sends a stream as it is; its types know only the schema of the answer. */
+const asText = (stream: Readable): string => stream as unknown as string;

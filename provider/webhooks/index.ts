@@ -1,0 +1,4 @@
+/** Receivers of events by HTTP. `service/events` delivers to them. */
+
+export * from "./signature";
+export * from "./webhooks";

@@ -1,0 +1,119 @@
+import { randomBytes } from "node:crypto";
+import { z } from "zod";
+import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access";
+import { OverlayError } from "../errors";
+import { formatTime } from "../format-time";
+import { isLoopbackName } from "../loopback";
+import type { Delivery, Pool, Webhook } from "../pool/types";
+
+/** Makes, lists, resumes and removes webhooks. */
+
+/** Each of them is a reader of all events. */
+const MOST_WEBHOOKS = 100;
+
+const LONGEST_URL = 2000;
+
+/** A delivery has owners and addresses in it: in plain text it must not leave the machine. */
+function isAllowedTarget(text: string): boolean {
+  if (!URL.canParse(text)) return false;
+  const { protocol, hostname, username, password, hash } = new URL(text);
+  if (username !== "" || password !== "" || hash !== "") return false;
+  return protocol === "https:" || (protocol === "http:" && isLoopbackName(hostname));
+}
+
+export const webhookInput = z.object({
+  url: z
+    .string()
+    .max(LONGEST_URL)
+    .refine(isAllowedTarget, "must be https://…, or http://… on loopback, without user, password and fragment"),
+  ...boundsFields,
+});
+
+export type WebhookInput = z.output<typeof webhookInput>;
+
+/** Returns the webhook with its secret, which no other function shows. It gets the events from now on. */
+export async function createWebhook(
+  { pool, createdBy }: { pool: Pool; createdBy: string },
+  input: WebhookInput,
+  now = Date.now(),
+): Promise<Webhook> {
+  if ((await pool.webhooks.list()).length >= MOST_WEBHOOKS)
+    throw new OverlayError(
+      "WEBHOOK_LIMIT",
+      `There are ${MOST_WEBHOOKS} webhooks already.`,
+      "Remove one first: `overlayctl webhook list` shows them.",
+    );
+  const webhook: Webhook = {
+    id: randomBytes(4).toString("hex"),
+    url: new URL(input.url).href,
+    secret: `whsec_${randomBytes(32).toString("base64url")}`,
+    ...(await resolveBounds(pool, input)),
+    createdAt: now,
+    createdBy,
+  };
+  await pool.webhooks.add(webhook);
+  return webhook;
+}
+
+/** A webhook for JSON, without its secret. */
+export interface WebhookInfo extends BoundsInfo {
+  id: string;
+  url: string;
+  createdAt: string;
+  createdBy?: string;
+  state: "active" | "failing" | "suspended";
+  /** The newest event that its receiver has accepted, or that is not for it. */
+  delivered: number;
+  /** Events after that one, also those that are not for it. */
+  pending: number;
+  failures?: number;
+  failingSince?: string;
+  retryAt?: string;
+  error?: string;
+}
+
+/** Oldest first. */
+export async function listWebhooks(pool: Pool): Promise<WebhookInfo[]> {
+  const [webhooks, deliveries] = [await pool.webhooks.list(), await pool.webhooks.deliveries()];
+  const { last } = await pool.events({});
+  return webhooks
+    .sort((a, b) => a.createdAt - b.createdAt)
+    .flatMap((webhook) => {
+      const delivery = deliveries.get(webhook.id);
+      return delivery ? [describeWebhook(webhook, delivery, last)] : []; // removed meanwhile
+    });
+}
+
+function describeWebhook(webhook: Webhook, delivery: Delivery, last: number): WebhookInfo {
+  const { delivered, failures, failedSince, retryAt, error, suspended } = delivery;
+  return {
+    id: webhook.id,
+    url: webhook.url,
+    ...describeBounds(webhook),
+    createdAt: formatTime(webhook.createdAt),
+    ...(webhook.createdBy !== undefined && { createdBy: webhook.createdBy }),
+    state: suspended ? "suspended" : failures === undefined ? "active" : "failing",
+    delivered,
+    pending: Math.max(0, last - delivered),
+    ...(failures !== undefined && { failures }),
+    ...(failedSince !== undefined && { failingSince: formatTime(failedSince) }),
+    ...(retryAt !== undefined && { retryAt: formatTime(retryAt) }),
+    ...(error !== undefined && { error }),
+  };
+}
+
+export async function removeWebhook(pool: Pool, id: string): Promise<void> {
+  if (!(await pool.webhooks.remove(id))) throw unknownWebhookError(id);
+}
+
+/** Tries a failing or suspended webhook again at once, with the event at which it stopped. */
+export async function resumeWebhook(pool: Pool, id: string): Promise<void> {
+  const resumed = await pool.webhooks.updateDelivery(id, ({ delivered, holder, heldUntil }) => ({
+    delivered,
+    ...(holder !== undefined && { holder, heldUntil }),
+  }));
+  if (!resumed) throw unknownWebhookError(id);
+}
+
+const unknownWebhookError = (id: string): OverlayError =>
+  new OverlayError("WEBHOOK_NOT_FOUND", `There is no webhook '${id}'.`, "`overlayctl webhook list` shows their ids.");

@@ -1,0 +1,152 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { openPool } from "../../../provider/pool";
+import { loggedEventsKey } from "../../../provider/pool/storage/keys";
+import type { LoggedEvent, Pool } from "../../../provider/pool/types";
+import { EventFeed } from "../../../provider/service/events/feed";
+import { renderStream } from "../../../provider/service/events/stream";
+import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
+import { EventClient } from "./event-client";
+import { TestService } from "./service";
+
+const ACME = { org: "acme", project: "web" };
+
+let pool: Pool;
+let service: TestService;
+let [url, token, acme] = ["", "", ""];
+
+beforeAll(async () => {
+  pool = await openPool("memory:", { offerTtl: 60, quarantine: 0 });
+  await createPool(pool, { extents: extents("10.0.0.0/20") });
+  await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20") });
+  service = await TestService.on(pool);
+  url = `${await service.app.listen({ port: 0, host: "127.0.0.1" })}/api/overlay/events`;
+  [token, acme] = [await service.token("all", ["read"]), await service.token("acme", ["read"], { tenant: ACME })];
+});
+afterAll(async () => {
+  service.stop.abort();
+  const closed = service.app.close();
+  service.app.server.closeAllConnections(); // `fetch` opens some that it never uses
+  await closed;
+});
+
+const follow = (query = "", bearer = token): EventClient => new EventClient(`${url}${query}`, bearer);
+
+/** Claims in both pools for acme and for no tenant; the ids of the events. */
+async function change(names: string[]): Promise<number[]> {
+  const { last } = await pool.events({});
+  for (const [i, name] of names.entries())
+    await pool.claim(by(name, { pool: i % 2 === 0 ? "pool/p" : "pool/q", ...(i % 4 < 2 && { tenant: ACME }) }));
+  return names.map((_, i) => last + 1 + i);
+}
+
+test("a stream begins with its position, and has an event for each change from now on", async () => {
+  await change(["early"]);
+  const client = follow();
+  const { last } = await pool.events({});
+  await vi.waitFor(() => expect(client.text).toBe(`retry: 1000\nid: ${last}\n\n`));
+  const [first] = await change(["one"]);
+  await vi.waitFor(() => expect(client.ids).toEqual([first]));
+  const { event, data } = client.events[0]!;
+  expect(event).toBe("claimed");
+  expect(JSON.parse(data)).toMatchObject({ id: first, what: "claimed", pool: "pool/p", owner: "one" });
+  expect(client.contentType).toBe("text/event-stream; charset=utf-8");
+  await client.stop();
+});
+
+test("a stream resumes behind an id, that of the header before that of the query", async () => {
+  const ids = await change(["r1", "r2", "r3", "r4"]);
+  const clients = [follow(`?after=${ids[1]}`), follow(`?after=${ids[0]}`)];
+  clients[1]!.lastId = String(ids[2]);
+  await vi.waitFor(() => expect(clients.map((client) => client.ids)).toEqual([ids.slice(2), ids.slice(3)]));
+  await Promise.all(clients.map((client) => client.stop()));
+});
+
+test("filters by pool and tenant never show more than the bounds of the caller", async () => {
+  const ids = await change(Array.from({ length: 8 }, (_, i) => `f${i}`));
+  const after = ids[0]! - 1;
+  const at = (...places: number[]) => places.map((i) => ids[i]);
+  const cases: [query: string, bearer: string, expected: (number | undefined)[]][] = [
+    ["", token, ids],
+    ["&pool=q", token, at(1, 3, 5, 7)],
+    ["&pool=pool/p&tenant=acme/web", token, at(0, 4)],
+    ["&tenant=acme/other", token, []],
+    ["", acme, at(0, 1, 4, 5)],
+    ["&pool=q", acme, at(1, 5)],
+    ["&tenant=acme/other", acme, []],
+  ];
+  const clients = cases.map(([query, bearer]) => follow(`?after=${after}${query}`, bearer));
+  await vi.waitFor(() => expect(clients[0]!.ids).toHaveLength(8));
+  await sleep(300);
+  expect(clients.map((client) => client.ids)).toEqual(cases.map(([, , expected]) => expected));
+  await Promise.all(clients.map((client) => client.stop()));
+});
+
+test.each([
+  ["?after=99999", 410, "EVENTS_LOST"],
+  ["?after=-1", 400, "INPUT_INVALID"],
+  ["?tenant=acme", 400, "INPUT_INVALID"],
+  ["?unknown=1", 400, "INPUT_INVALID"],
+])("%s is refused with %i before the stream begins", async (query, status, code) => {
+  const answer = await fetch(`${url}${query}`, { headers: { authorization: `Bearer ${token}` } });
+  expect([answer.status, answer.headers.get("content-type")]).toEqual([
+    status,
+    "application/problem+json; charset=utf-8",
+  ]);
+  expect(await answer.json()).toMatchObject({ code });
+});
+
+test("open streams are counted, and the count goes down when clients leave", async () => {
+  const streams = async () =>
+    /^overlay_event_streams (\d+)$/m.exec((await service.send("GET /metrics", token)).body)?.[1];
+  const clients = [follow(), follow()];
+  await vi.waitFor(async () => expect(await streams()).toBe("2"));
+  await Promise.all(clients.map((client) => client.stop()));
+  await vi.waitFor(async () => expect(await streams()).toBe("0"));
+  await vi.waitFor(() => expect(service.context.feed.followers).toBe(0));
+});
+
+/** The whole text of a stream. */
+async function render(feed: EventFeed, after: number, heartbeatMs: number, until: (text: string) => boolean) {
+  const stop = new AbortController();
+  const accepts = ({ owner }: LoggedEvent) => !owner.startsWith("other");
+  let text = "";
+  for await (const part of renderStream(feed, { after, accepts, signal: stop.signal, heartbeatMs })) {
+    text += part;
+    if (until(text)) stop.abort();
+  }
+  return text;
+}
+
+test("heartbeats have the newest id, also if no event was for the client", async () => {
+  const feed = new EventFeed(pool, { pollMs: 5 });
+  const { last } = await pool.events({});
+  const text = render(feed, last, 50, (so) => so.includes(`id: ${last + 2}\n`));
+  await change(["other 1", "other 2"]);
+  expect(await text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\n\n(: heartbeat\nid: \\d+\n\n)+$`));
+});
+
+test("a stream whose next events are lost says so, and ends", async () => {
+  const { pool, store } = await createFixture(memoryEngine());
+  await createPool(pool, { extents: extents("10.0.0.0/20") });
+  for (const name of ["a", "b", "c"]) await pool.claim(by(name));
+  const { last } = await pool.events({});
+  const feed = new EventFeed(pool, { pollMs: 5 });
+  const text = render(feed, last - 3, 60_000, () => false);
+  await store.transact(async (tx) => {
+    await tx.write([[loggedEventsKey(last - 2).at, null]]);
+  });
+  expect(await text).toMatch(
+    /\n\nevent: lost\ndata: \{"code":"EVENTS_LOST","what":"[^"]+","fix":"List all leases again, and follow the events after \d+\."\}\n\n$/,
+  );
+});
+
+test("the end of the process ends streams in order", async () => {
+  const ending = await TestService.on(pool);
+  const address = await ending.app.listen({ port: 0, host: "127.0.0.1" });
+  const client = new EventClient(`${address}/api/overlay/events`, token, { reconnect: false });
+  await vi.waitFor(() => expect(client.text).toContain("id:"));
+  ending.stop.abort();
+  await ending.app.close();
+  expect(await client.ended).toBe("ended");
+});
