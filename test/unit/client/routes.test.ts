@@ -31,6 +31,7 @@ test("client and server use the same schemas of answers", () => {
   for (const { method, path, answer } of Object.values(ROUTES)) {
     const route = routes.find((each) => nameOf(each) === `${method} ${path}`);
     const sent = (route!.schema!.response as { 200: z.ZodType })[200];
+    if ("content" in sent) continue; // text
     const options = sent instanceof z.ZodUnion ? sent.options : [sent];
     expect(options, `${method} ${path}`).toContain(answer);
   }
