@@ -69,7 +69,7 @@ const CATEGORIES = {
   VERIFY_FAILED: "hostFailed",
   STORE_UNAVAILABLE: "unavailable",
   STORE_READ_ONLY: "unavailable",
-  STORE_LOST: "internal",
+  STORE_LOST: "conflict",
   STORE_MOVED: "unavailable",
   STORE_CONFLICT: "unavailable",
   STORE_CORRUPT: "internal",

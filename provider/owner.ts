@@ -26,6 +26,9 @@ export const isForgotten = (owner: string): boolean => owner.startsWith(FORGOTTE
 
 const FORGOTTEN = "forgotten/";
 
+/** The owner of a range from which blocks of all tenants are given. */
+export const isOwnerForAllTenants = (owner: string): boolean => owner.startsWith("tenants/");
+
 /** Type and name, where the stack is known from the context. */
 export function shortName(owner: string): string {
   const [type = "", name = owner] = owner.split("::").slice(-2);

@@ -8,7 +8,7 @@ import type { Dependencies } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import { openPool } from "./pool";
-import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
+import { isSignedHere } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
 import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
@@ -73,8 +73,6 @@ function buildDependencies(settings: Settings): Dependencies {
   let pool: Promise<Pool> | undefined;
   // A failure is also kept, because Pulumi calls check serially, and each call would wait for the timeout.
   const thePool = () => (pool ??= openPool(settings.store, settings));
-  let ring: Promise<KeyRing> | undefined;
-  const theRing = () => (ring ??= thePool().then((opened) => ringOf(opened, settings.tokenKeys)));
   const { hosts, login } = sshSettings(settings);
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
@@ -84,8 +82,8 @@ function buildDependencies(settings: Settings): Dependencies {
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
     warn: warnOnce,
-    token: async (lease) => tokenOf(lease, await theRing()),
-    isSignedHere: async (token) => isSignedHere(token, await thePool(), settings.tokenKeys),
+    token: async (lease) => (await (await thePool()).signTokens([lease]))[0]!,
+    isSignedHere: async (token) => isSignedHere(token, await thePool()),
   };
 }
 

@@ -76,7 +76,13 @@ export const settingsSchema = z.object({
     // Not a zod default: schema.json would contain a path of the machine that generates it.
     .transform((url) => url ?? `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
     .describe(
-      "The store of the pool: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Secret, because it may have a password. Default: a file under Pulumi's home.",
+      "The store of the pool: `sqlite:PATH`, `postgres://…`, `etcd://h1:2379,h2:2379/prefix`, or a service, `https://HOST`. Secret, because it may have a password. Default: a file under Pulumi's home.",
+    ),
+  storeToken: z
+    .string()
+    .optional()
+    .describe(
+      "The access token of a store that is a service. With the scope `preview` it permits previews only, with `deploy` also up, refresh and destroy.",
     ),
   scope: scopeName.optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   actor: z
@@ -131,7 +137,7 @@ export const settingsSchema = z.object({
 });
 
 /** Never shown, and secret in a stack's configuration. */
-export const SECRET_SETTINGS = ["store", "privateKey", "tokenKeys"];
+export const SECRET_SETTINGS = ["store", "storeToken", "privateKey", "tokenKeys"];
 
 export type Settings = z.output<typeof settingsSchema>;
 

@@ -38,6 +38,20 @@ const forLab = [
   { name: "mount", isInstalled: hasCommand("mount") },
 ];
 
+/** @type {DebianPackage} */
+const postgres = { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] };
+
+/** Prometheus, with promtool. @type {DebianPackage[]} */
+const forService = [
+  postgres,
+  { name: "openssl", isInstalled: hasCommand("openssl") },
+  {
+    name: "prometheus",
+    isInstalled: () => hasCommand("prometheus")() && hasCommand("promtool")(),
+    services: ["prometheus"],
+  },
+];
+
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", isInstalled: hasCommand("sudo") },
@@ -49,7 +63,7 @@ const forTests = [
   { name: "curl", isInstalled: hasCommand("curl") },
   { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
   { name: "arping", isInstalled: hasCommand("arping") },
-  { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] },
+  postgres,
   { name: "etcd-server", isInstalled: hasCommand("etcd"), services: ["etcd"] },
 ];
 
@@ -71,6 +85,7 @@ const purposes = {
   lab: { packages: forLab, users: "lab hosts" },
   bench: { packages: [...forLab, ...forTests, ...forBenchmarks], users: "the benchmarks and chaos tests" },
   test: { packages: [...forLab, ...forTests], users: "the tests" },
+  service: { packages: forService, users: "the tests of the service" },
   vm: { packages: [...forLab, ...forMachines], users: "emulated machines" },
 };
 

@@ -1,6 +1,6 @@
 /**
- * Installs what a command of package.json needs on a machine with Node and npm. `check` and `overlayctl` need npm packages. All
- * others also need Debian packages and a Pulumi CLI. All but `overlayctl` need dist/. Prints what it does, on standard error, and does
+ * Installs what a command of package.json needs on a machine with Node and npm. `check` and `overlayctl` need npm packages, `service` also
+ * Debian packages. All others also need a Pulumi CLI. All but `overlayctl` need dist/. Prints what it does, on standard error, and does
  * nothing if nothing is missing. It imports no npm package, because it runs before they are installed.
  */
 import { parseArgs } from "node:util";
@@ -12,7 +12,9 @@ import { whyNoLab } from "./tools.mjs";
 import { ensureVmImage } from "./vm-image.mjs";
 
 /** Commands that start no lab. */
-const WITHOUT_LAB = ["check", "overlayctl"];
+const WITHOUT_LAB = ["check", "overlayctl", "service"];
+/** Those of them that need Debian packages. */
+const WITH_PACKAGES = ["service"];
 /** Commands that work, in part, without a Pulumi CLI. */
 const WITHOUT_PULUMI = ["test", "lab"];
 
@@ -37,6 +39,7 @@ async function setUp(purpose) {
   await ensureNpmPackages();
   linkItself();
   if (needsLab && reason === undefined) await setUpLab(purpose);
+  if (WITH_PACKAGES.includes(purpose)) await ensureDebianPackages(purpose);
   if (purpose !== "overlayctl" && !isBuilt()) {
     say("Compiling provider/ and sdk/ to dist/.");
     build();

@@ -2,7 +2,7 @@ import { OverlayError } from "../errors";
 import type { AccessToken } from "../pool/types";
 import type { Bounds } from "./bounds";
 
-/** `admin` includes all others. */
+/** `admin` includes all others, and `deploy` includes `preview`. */
 export type Scope = AccessToken["scopes"][number];
 
 /** The sender of a request, and the part of the store that it may see and change. Without bounds, it is the operator. */
@@ -13,7 +13,7 @@ export interface Caller extends Bounds {
 }
 
 export const hasScope = ({ scopes }: Pick<Caller, "scopes">, scope: Scope): boolean =>
-  scopes.includes(scope) || scopes.includes("admin");
+  scopes.includes(scope) || scopes.includes("admin") || (scope === "preview" && scopes.includes("deploy"));
 
 export function requireScope(caller: Caller, scope: Scope): void {
   if (hasScope(caller, scope)) return;

@@ -7,6 +7,7 @@ const { version } = require("pulumi-overlay/package.json") as { version: string 
 export const serveCommand = () =>
   command("serve", "Serve reservations over HTTP until SIGTERM. Logs are JSON lines on stdout. See docs/service.md.")
     .option("--listen <host:port>", "default 127.0.0.1:7447; other addresses than loopback need TLS")
+    .option("--grpc-listen <host:port>", "serve gRPC, too, such as 127.0.0.1:7448; see docs/grpc.md")
     .option("--tls-cert <file>", "certificate with its chain (PEM); read again when it changes")
     .option("--tls-key <file>", "its key (PEM)")
     .option("--client-ca <file>", "accept only clients with a certificate of these authorities (PEM)")

@@ -21,8 +21,8 @@ export const checkCommand = () =>
       }),
     );
 
-/** Pools, leases, history, version. All other rows are derived from them. */
-const SOURCE_KEYS = /^[plhv](\/|$)/;
+/** Pools, leases, history, version, and how far webhooks have come. Nearly all other rows are derived from them. */
+const SOURCE_KEYS = /^[plhvr](\/|$)/;
 const SECRET_KEYS = /^k\//;
 
 export const dumpCommand = () =>
@@ -42,7 +42,7 @@ export const dumpCommand = () =>
 const printRow = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
 
 /** Most rows are JSON; the others are one word. */
-const parseStoredRow = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);
+const parseStoredRow = (value: string): unknown => (/^[{[]/.test(value) ? JSON.parse(value) : value);
 
 /** The key ring that signs and verifies tokens. With a copy of it, tokens stay valid after the store is lost. */
 export const keysCommand = () =>

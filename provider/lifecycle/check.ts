@@ -36,6 +36,7 @@ export async function check(
 ): Promise<Checked> {
   const unknown = unknownPaths(news);
   try {
+    if (!caller.dryRun) await mustAllowUp(deps);
     const given = withTenant(def, deps, news, withoutPaths(news, unknown));
     const parsed = parse(def, caller, await resolveNames(def, deps, withName(def, caller, olds, given)), unknown);
     if (parsed.refusals.length > 0)
@@ -61,6 +62,12 @@ export async function check(
       failures: [toFailure(def, caller, news)(toRefusal(error, path, isSecret(def, caller, path[0])))],
     };
   }
+}
+
+/** An up of a user that may only preview stops before anything is changed. A store that does not answer is reported where it is needed. */
+async function mustAllowUp({ pool }: Dependencies): Promise<void> {
+  const opened = await pool().catch(() => undefined);
+  opened?.mustAllowClaims();
 }
 
 /** Errors of the pool contain the value of an input, so for a secret input only the code is shown. */

@@ -143,7 +143,7 @@ export class Lifecycle {
     if (!lease) await rejectLostStore(this.def, pool, props);
     const owned = await leaseInState(this.def, pool, props);
     const { found, complete } = await readDrift(this.def, this.deps, pool, props, owned);
-    if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreReadOnly);
+    if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
     const notes = [
       ...(lease?.deletingSince
         ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and did not finish`]
@@ -276,6 +276,7 @@ async function hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Prom
   return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
 }
 
-const ignoreReadOnly = (error: unknown): void => {
-  if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
+/** A preview with refresh may have no right to write. */
+const ignoreRefusedWrite = (error: unknown): void => {
+  if (!isOverlayError(error, "STORE_READ_ONLY", "ACCESS_DENIED")) throw error;
 };

@@ -5,9 +5,11 @@ import type { ServerStoreOptions } from "./engines/optimistic";
 import { openSqliteStore } from "./engines/sqlite/store";
 import { observeStore } from "./observer";
 import { type Settings, StoredPool } from "./pool";
+import { isServiceUrl } from "./remote/url";
+import type { PoolRun } from "./run";
 import { ensureLayout } from "./storage/layout";
 import type { Store } from "./storage/store";
-import type { Finding, Pool } from "./types";
+import type { Finding } from "./types";
 
 export type { Settings } from "./pool";
 export type * from "./types";
@@ -17,6 +19,8 @@ export interface OpenSettings extends Settings {
   allowMoved?: boolean;
   /** For tests: the time of stores without a clock of their own. */
   clock?: () => number;
+  /** The access token of a service. */
+  storeToken?: string | undefined;
 }
 
 type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
@@ -69,7 +73,8 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
   const [, scheme = "", rest = ""] = /^([a-z][a-z0-9]*):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
   if (!open || (scheme === "sqlite" && rest === "")) {
-    const known = Object.keys(STORES).map((name) => `${name}:`);
+    if (isServiceUrl(url)) throw serviceError(url);
+    const known = [...Object.keys(STORES), "https"].map((name) => `${name}:`);
     throw new OverlayError(
       "SETTING_INVALID",
       `The store '${scheme}:' is not one of ${known.join(", ")}.`,
@@ -78,6 +83,13 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
   }
   return open(rest, settings);
 }
+
+const serviceError = (url: string): OverlayError =>
+  new OverlayError(
+    "ACCESS_DENIED",
+    `${placeOf(url)} is a service: its rows can be read, moved and repaired only where its store is.`,
+    "Run the command on a machine of the service, with the URL of the store that it has.",
+  );
 
 /** Checks the clock of the store first: the other checks depend on it. */
 export async function checkStore(url: string, settings: OpenSettings, repair: boolean): Promise<Finding[]> {
@@ -89,8 +101,9 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
   return [...found, ...(await pool.fsck({ repair }).finally(() => pool.end()))];
 }
 
-/** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
-export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
+/** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), `memory:` or `https://overlay.example`. */
+export async function openPool(url: string, settings: OpenSettings): Promise<PoolRun> {
+  if (isServiceUrl(url)) return (await import("./remote/index.js")).openRemotePool(url, settings);
   const store = observeStore(await openStore(url, settings), settings.observer);
   await ensureLayout(store, settings.allowMoved).catch(async (error: unknown) => {
     await store.close();

@@ -1,11 +1,11 @@
 import { randomUUID } from "node:crypto";
-import type { OverlayError } from "../errors";
+import { isOverlayError, type OverlayError } from "../errors";
 import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
-import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, StackPlan } from "./operations";
+import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "./operations";
 import { Queue } from "./queue";
-import { amend, closeChildPool, release, touch } from "./rules/amend";
+import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";
 import { claim, offer } from "./rules/grant";
@@ -16,6 +16,7 @@ import { adoptIdentity, findSeen, readIdentity } from "./storage/identity";
 import { accessTokenKey, accessTokens, secretKey } from "./storage/keys";
 import type { Store } from "./storage/store";
 import { type PoolOptions, type WriteBuffer, withBuffer } from "./storage/write-buffer";
+import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
 import type {
   AccessToken,
   AmendOptions,
@@ -23,7 +24,9 @@ import type {
   Changes,
   Condition,
   ExistingLease,
+  ExpectedToken,
   Extent,
+  Grant,
   ImportOptions,
   Lease,
   LeaseFilter,
@@ -37,6 +40,10 @@ import { StoredWebhooks } from "./webhooks";
 export interface LocalSettings extends Omit<PoolOptions, "isAbandoned"> {
   /** Where the store is, for messages. */
   place?: string;
+  /** The keys of tokens; default: the store has one. */
+  tokenKeys?: string | undefined;
+  /** See `SessionOptions`. */
+  seed?: string;
   observer?: Observer;
 }
 
@@ -45,6 +52,8 @@ const UP_OFFER_TTL = 600;
 
 /** The rules, applied to the rows of a store. Operations that wait for the same pool are committed together. */
 export class LocalOperations implements Operations {
+  /** The store itself refuses what a user of it may not write. */
+  readonly whyNoClaims = undefined;
   readonly #queue: Queue;
   readonly webhooks: Webhooks = new StoredWebhooks(
     (view) => this.#read(view),
@@ -60,8 +69,13 @@ export class LocalOperations implements Operations {
     this.#queue = parent ? parent.#queue : new Queue(store, (events) => settings.observer?.committed?.(events));
   }
 
-  session({ actor }: { actor: string }): LocalOperations {
-    return new LocalOperations(this.store, { ...this.settings, actor }, this.parent ?? this);
+  session(options: SessionOptions): LocalOperations {
+    const { offerTtl, quarantine } = this.settings;
+    const limits = {
+      offerTtl: Math.min(options.offerTtl ?? offerTtl, offerTtl),
+      quarantine: Math.max(options.quarantine ?? quarantine, quarantine),
+    };
+    return new LocalOperations(this.store, { ...this.settings, ...options, ...limits }, this.parent ?? this);
   }
 
   get whyNoOffers(): string | undefined {
@@ -77,7 +91,7 @@ export class LocalOperations implements Operations {
       wasPreviewed: false,
       inUp,
       offerTtl,
-      seed: randomUUID(),
+      seed: this.#seed(),
       willRelease: (holder) => mayBePromised(request, holder, plan),
       ...(plannedExtents && { plannedExtents }),
       ...(quota && { quota }),
@@ -87,11 +101,12 @@ export class LocalOperations implements Operations {
       let refusal: OverlayError | undefined;
       const refuseLater = (error: OverlayError) => {
         refusal = error;
+        plan.onRefusal?.(error);
       };
       const lease = await offer(tx, { ...context, refuseLater });
       return { lease, ...(refusal && { refusal }) };
     };
-    return this.#queue.add(request.pool, work, { options: this.#optionsFor(plan), promised: true });
+    return this.#queue.add(request.pool, attempting(plan, work), { options: this.#optionsFor(plan), promised: true });
   }
 
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
@@ -101,7 +116,10 @@ export class LocalOperations implements Operations {
   }
 
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
-    const contexts = requests.map((request) => ({ ...this.#claimContext(request), willRelease: () => false }));
+    const contexts = requests.map((request, i) => {
+      const context = this.#claimContext(request);
+      return { ...context, seed: `${context.seed}/${i}`, willRelease: () => false };
+    });
     const work = async (tx: WriteBuffer): Promise<Lease[]> => {
       const leases: Lease[] = [];
       for (const context of contexts) leases.push(await claim(tx, context));
@@ -132,6 +150,10 @@ export class LocalOperations implements Operations {
 
   release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
     return this.#write(pool, (tx) => release(tx, pool, leaseId, onlyIf));
+  }
+
+  withdraw(pool: string, leaseId: string): Promise<boolean> {
+    return this.#write(pool, (tx) => withdraw(tx, pool, leaseId));
   }
 
   touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {
@@ -210,14 +232,19 @@ export class LocalOperations implements Operations {
     });
   }
 
-  async secret(name: string, initial: string): Promise<string> {
-    const kept = await this.findSecret(name);
-    return kept ?? this.#write("", (tx) => initSecret(tx, name, initial));
+  async signTokens(leases: Lease[]): Promise<string[]> {
+    const ring = keyRing(this.settings.tokenKeys ?? (await this.#secret(STORED_KEYS, newSecret())));
+    return leases.map((lease) => tokenOf(lease, ring));
+  }
+
+  async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
+    const keys = this.settings.tokenKeys ?? (await this.findSecret(STORED_KEYS));
+    return openToken(token, keys === undefined ? undefined : keyRing(keys), expected);
   }
 
   async identity(): Promise<StoreIdentity> {
     const { recovered: _, ...found } = await this.#read(readIdentity);
-    return { ...found, id: found.id ?? (await this.secret("identity", randomUUID())) };
+    return { ...found, id: found.id ?? (await this.#secret("identity", randomUUID())) };
   }
 
   findSeen(seen: StoreIdentity): Promise<SeenEpoch> {
@@ -240,7 +267,11 @@ export class LocalOperations implements Operations {
 
   #claimContext(request: Request): Omit<GrantContext, "willRelease"> {
     const { offerTtl } = this.settings;
-    return { request, isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: randomUUID() };
+    return { request, isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: this.#seed() };
+  }
+
+  #seed(): string {
+    return this.settings.seed ?? randomUUID();
   }
 
   /** Offers to other requests of an owner belong to other branches of its program. */
@@ -252,13 +283,15 @@ export class LocalOperations implements Operations {
   }
 
   async #commit<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
-    const [value, version] = await this.#queue.commit(pool, work, { options: this.#optionsFor(plan) });
+    const [value, version] = await this.#queue.commit(pool, attempting(plan, work), {
+      options: this.#optionsFor(plan),
+    });
     return { value, ...(version && { version }) };
   }
 
   #commitClaims<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
     return this.#commit(pool, work, plan).catch((error: unknown) => {
-      this.settings.observer?.claimFailed?.(pool, error);
+      if (isOverlayError(error)) this.settings.observer?.claimFailed?.(pool, error);
       throw error;
     });
   }
@@ -268,9 +301,20 @@ export class LocalOperations implements Operations {
   }
 
   #read<T>(view: (tx: WriteBuffer) => Promise<T>, plan?: StackPlan): Promise<T> {
-    return this.store.read((tx) => withBuffer(tx, this.#optionsFor(plan), view));
+    return this.store.read((tx) => withBuffer(tx, this.#optionsFor(plan), attempting(plan, view)));
+  }
+
+  /** Stored with the first call that needs it. */
+  async #secret(name: string, initial: string): Promise<string> {
+    const kept = await this.findSecret(name);
+    return kept ?? this.#write("", (tx) => initSecret(tx, name, initial));
   }
 }
+
+const attempting =
+  <T>(plan: StackPlan | undefined, work: (tx: WriteBuffer) => Promise<T>) =>
+  (tx: WriteBuffer): Promise<T> =>
+    plan?.attempt ? plan.attempt(() => work(tx)) : work(tx);
 
 /**
  * Whether an offer may promise values that another lease still holds: a lease of its own owner, or of a resource of the same stack that

@@ -15,15 +15,18 @@ import type {
   Request,
   StoreIdentity,
   StoreVersion,
+  Tokens,
 } from "./types";
 
 /**
  * The operations on a store. They keep nothing between two calls: the state of a run of Pulumi is in `run.ts`, which calls them and answers
  * their questions about its stack.
  */
-export interface Operations extends Queries, LeaseChanges, Administration {
+export interface Operations extends Queries, LeaseChanges, Tokens, Administration {
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
+  /** Why this user may not change leases; undefined if it may. */
+  readonly whyNoClaims: OverlayError | undefined;
   offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered>;
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>>;
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>>;
@@ -35,14 +38,28 @@ export interface Operations extends Queries, LeaseChanges, Administration {
     plan: StackPlan,
   ): Promise<Committed<Lease>>;
   importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult>;
+  /** Ends an offer, but no other lease. false: it is not an offer any more. */
+  withdraw(pool: string, leaseId: string): Promise<boolean>;
   /** A pool and the child pools of its leases, which end with it, and the committed leases in each. */
   poolsEndingWith(pool: string): Promise<{ spec: PoolSpec; held: Lease[] }[]>;
   identity(): Promise<StoreIdentity>;
   /** Rejects as `mustInclude` of a pool does. */
   findSeen(seen: StoreIdentity): Promise<SeenEpoch>;
   /** The same operations for another user. Their `end` does not close the store. */
-  session(options: { actor: string }): Operations;
+  session(options: SessionOptions): Operations;
   end(): Promise<void>;
+}
+
+export interface SessionOptions {
+  actor: string;
+  /** Seconds: at most, and by default, that of the process. */
+  offerTtl?: number;
+  /** Seconds: at least, and by default, that of the process. */
+  quarantine?: number;
+  /** Decides random choices: an operation that is repeated with it chooses the same. */
+  seed?: string;
+  /** Where the store is, for messages. */
+  place?: string;
 }
 
 /**
@@ -54,6 +71,10 @@ export interface StackPlan {
   willRelease(holder: Lease): boolean;
   /** Whether an offer is of an earlier run, to a resource that this run has not checked, or gives other values to. */
   isAbandoned(offer: Lease): boolean;
+  /** Called when an offer is refused for this run, but kept for the next one. */
+  onRefusal?(refusal: OverlayError): void;
+  /** Runs one attempt of the operation's transaction. What it throws rolls the attempt back. */
+  attempt?<T>(work: () => Promise<T>): Promise<T>;
 }
 
 export interface OfferTerms extends Pick<OfferOptions, "quota"> {

@@ -11,6 +11,7 @@ import type {
   Changes,
   Condition,
   ExistingLease,
+  ExpectedToken,
   Extent,
   ImportOptions,
   ImportResult,
@@ -51,7 +52,8 @@ export class PoolRun implements Pool {
   readonly #versions = new WeakMap<Lease, StoreVersion>();
 
   constructor(
-    private readonly operations: Operations,
+    /** On its store. They know nothing of this run. */
+    readonly operations: Operations,
     private readonly settings: RunSettings,
   ) {
     this.#replacements = new Replacements(operations, this.#kept);
@@ -63,6 +65,10 @@ export class PoolRun implements Pool {
 
   get whyNoOffers(): string | undefined {
     return this.operations.whyNoOffers;
+  }
+
+  mustAllowClaims(): void {
+    if (this.operations.whyNoClaims) throw this.operations.whyNoClaims;
   }
 
   async offer(
@@ -135,7 +141,7 @@ export class PoolRun implements Pool {
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
     if (!spec) return;
-    await this.release(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
+    await this.operations.withdraw(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
     throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
@@ -234,8 +240,12 @@ export class PoolRun implements Pool {
     return this.operations.touch(pool, leaseId, options);
   }
 
-  secret(name: string, initial: string) {
-    return this.operations.secret(name, initial);
+  signTokens(leases: Lease[]) {
+    return this.operations.signTokens(leases);
+  }
+
+  openToken(token: string, expected?: ExpectedToken) {
+    return this.operations.openToken(token, expected);
   }
 
   findSecret(name: string) {

@@ -1,22 +1,12 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Lease, Pool } from "./types";
+import type { ExpectedToken, Grant, Lease, Tokens } from "./types";
 
 /**
  * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over the text before it. It proves without
  * a read of the store that the pool issued it, and for what. Whether the lease is still held only the store can tell. The MAC is compared as
  * text: base64 has several spellings for one value, and only one is accepted.
  */
-export interface Grant {
-  pool: string;
-  value: bigint;
-  /** `NETWORK/RUNNER`. */
-  runner: string;
-  owner: string;
-  leaseId: string;
-  /** Milliseconds since 1970; absent: as long as the lease stands. */
-  expiresAt?: number;
-}
 
 interface SigningKey {
   id: string;
@@ -56,12 +46,10 @@ export function signToken({ value, expiresAt, ...grant }: Grant, [key]: KeyRing)
   return `${text}.${mac(key.secret, text)}`;
 }
 
-/** Whether the token was signed with a key of the ring: of the setting, else of the store. Nothing is written. */
-export async function isSignedHere(token: string, pool: Pool, tokenKeys: string | undefined): Promise<boolean> {
-  const keys = tokenKeys ?? (await pool.findSecret(STORED_KEYS));
-  if (keys === undefined) return false;
+/** Whether the token was signed with a key of the pool. */
+export async function isSignedHere(token: string, pool: Pick<Tokens, "openToken">): Promise<boolean> {
   try {
-    openToken(token, keyRing(keys));
+    await pool.openToken(token);
     return true;
   } catch (error) {
     if (isOverlayError(error, "TOKEN_SIGNATURE", "TOKEN_FORMAT")) return false;
@@ -75,10 +63,6 @@ export const STORED_KEYS = "tokenKeys";
 /** Adds keys in front of those that are kept: the first of them signs from now on, and every older token stays valid. */
 export const withKeys = (added: string, kept: string | undefined): string =>
   [...new Set([...keyRing(added), ...(kept === undefined ? [] : keyRing(kept))].map(({ secret }) => secret))].join(",");
-
-/** From the setting, else the key that is stored in the store. */
-export const ringOf = async (pool: Pool, tokenKeys: string | undefined): Promise<KeyRing> =>
-  keyRing(tokenKeys ?? (await pool.secret(STORED_KEYS, newSecret())));
 
 /** The token of a lease on an address: of a runner, or else of the pool by its name. */
 export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>
@@ -94,17 +78,11 @@ export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, rin
     ring,
   );
 
-export interface Expected {
-  /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */
-  runner?: string;
-  /** For callers that do not read the store. Others leave it out: the clock of the store decides. */
-  now?: number;
-}
-
-export function openToken(token: string, ring: KeyRing, { runner, now }: Expected = {}): Grant {
+/** `ring`: undefined if the pool has signed nothing yet. */
+export function openToken(token: string, ring: KeyRing | undefined, { runner, now }: ExpectedToken = {}): Grant {
   const [, text, id, payload, given] = FORM.exec(token) ?? [];
   if (text === undefined) throw malformedError(token);
-  const key = ring.find((key) => key.id === id);
+  const key = ring?.find((key) => key.id === id);
   if (!key || !isEqual(mac(key.secret, text), given!)) throw signatureError(key === undefined);
   const grant = grantOf(payload!);
   if (runner !== undefined && !`/${grant.runner}`.endsWith(`/${runner}`)) throw otherRunnerError(grant, runner);

@@ -283,6 +283,25 @@ export interface AccessToken {
   revokedAt?: number;
 }
 
+/** What the token of a reservation permits: the use of one lease. */
+export interface Grant {
+  pool: string;
+  value: bigint;
+  /** `NETWORK/RUNNER`. */
+  runner: string;
+  owner: string;
+  leaseId: string;
+  /** Milliseconds since 1970; absent: as long as the lease stands. */
+  expiresAt?: number;
+}
+
+export interface ExpectedToken {
+  /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */
+  runner?: string;
+  /** For callers that do not read the store. Others leave it out: the clock of the store decides. */
+  now?: number;
+}
+
 /** A receiver of events by HTTP. */
 export interface Webhook {
   id: string;
@@ -439,11 +458,16 @@ export interface LeaseChanges {
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
 }
 
-/** What needs direct access to the store. */
+/** Tokens of reservations. Their keys stay where the store is opened. */
+export interface Tokens {
+  /** For each of these leases on addresses, the token that lets its bearer use it. */
+  signTokens(leases: Lease[]): Promise<string[]>;
+  /** What a token permits. `TOKEN_FORMAT`, `TOKEN_SIGNATURE`, `TOKEN_RUNNER`, `TOKEN_EXPIRED`; whether the lease is held is not checked. */
+  openToken(token: string, expected?: ExpectedToken): Promise<Grant>;
+}
+
+/** What the operator of a store may do. A service does not do it for others: it answers `ACCESS_DENIED`. */
 export interface Administration {
-  /** The secret of this name; `initial` is stored if there is none. */
-  secret(name: string, initial: string): Promise<string>;
-  /** The same, without storing one. */
   findSecret(name: string): Promise<string | undefined>;
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
   /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
@@ -456,7 +480,7 @@ export interface Administration {
 }
 
 /** Allocates values to owners, on any store. Errors are OverlayError. */
-export interface Pool extends Queries, LeaseChanges, Administration {
+export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   /**
    * Finds the owner's lease, else writes an offer that the owner's next claim gets. `IP_IN_USE`, `POOL_EXHAUSTED`, … An offer
    * that was promised earlier and is gone: a preview gets another value and a warning, an up gets `PLAN_STALE`.
@@ -464,6 +488,8 @@ export interface Pool extends Queries, LeaseChanges, Administration {
   offer(request: Request, options?: OfferOptions): Promise<Lease>;
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
+  /** At the start of an up: rejects if this user may only preview. */
+  mustAllowClaims(): void;
   /** Commits a lease durably, with a new lease id. With `want`: exactly these values, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** Commits all of these claims, or none, in one transaction. */

@@ -6,7 +6,7 @@ import type { TenantDefaults } from "../resource";
 /** Passed to all functions of this folder: the pool, and the caller. */
 export interface Context {
   pool: Pool;
-  /** The setting of this name; default: the keys in the store. */
+  /** The setting of this name, to validate tokens without the store. */
   tokenKeys?: string | undefined;
   /**
    * The tenant of the caller. It sees pools and leases of its own and those without a tenant, and is refused in others. Without one the caller is

@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { type Grant, tokenUsedError } from "../pool/token";
-import type { Condition, Lease, Pool } from "../pool/types";
+import { tokenUsedError } from "../pool/token";
+import type { Condition, Grant, Lease, Pool } from "../pool/types";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { FreeInput, PoolChoice } from "./inputs";

@@ -73,9 +73,16 @@ export async function claimOnce(
   }
 }
 
+/** These reads are not one transaction: if only some of the leases are found, another process may have committed all of them meanwhile. */
+async function findHolders({ pool }: Context, names: string[]): Promise<Lease[]> {
+  const read = async () =>
+    (await Promise.all(names.map((name) => pool.holder(name)))).filter((lease) => lease !== undefined);
+  const found = await read();
+  return found.length > 0 && found.length < names.length ? read() : found;
+}
+
 async function findAnswer(context: Context, { label, request, names }: Repeatable): Promise<Lease[] | undefined> {
-  const holders = await Promise.all(names.map((name) => context.pool.holder(name)));
-  const leases = holders.filter((lease) => lease !== undefined);
+  const leases = await findHolders(context, names);
   const [first] = leases;
   if (!first) return undefined;
   refuseLeaseOfOther(first, context);

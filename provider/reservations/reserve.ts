@@ -1,5 +1,4 @@
 import { OverlayError } from "../errors";
-import { tokenOf } from "../pool/token";
 import type { Json, Lease } from "../pool/types";
 import { networkPool, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
@@ -10,7 +9,6 @@ import type { Context } from "./context";
 import type { ReserveInput } from "./inputs";
 import { claimOnce, describeRequest, type Repeatable, toRepeatable } from "./repeat";
 import { findRunner } from "./runners";
-import { keyRingOf } from "./tokens";
 
 export interface Reservation {
   lease: Lease;
@@ -79,10 +77,10 @@ function claimAt(input: ReserveInput, index: number, repeatable: Repeatable | un
 }
 
 async function signAll(context: Context, place: AddressPool | undefined, leases: Lease[]): Promise<Reservation[]> {
-  const ring = await keyRingOf(context);
+  const tokens = await context.pool.signTokens(leases);
   const gateways = new Map(place && [[place.pool, gatewaysOf(place)]]);
   for (const { pool } of leases) if (!gateways.has(pool)) gateways.set(pool, await findGateways(context, pool));
-  return leases.map((lease) => ({ lease, token: tokenOf(lease, ring), gateways: gateways.get(lease.pool)! }));
+  return leases.map((lease, i) => ({ lease, token: tokens[i]!, gateways: gateways.get(lease.pool)! }));
 }
 
 async function findGateways({ pool }: Context, name: string): Promise<string[]> {

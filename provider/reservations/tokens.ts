@@ -1,25 +1,14 @@
 import { OverlayError } from "../errors";
-import {
-  type Grant,
-  isTokenExpired,
-  type KeyRing,
-  keyRing,
-  openToken,
-  ringOf,
-  tokenExpiredError,
-  tokenUsedError,
-} from "../pool/token";
-import type { Lease } from "../pool/types";
+import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../pool/token";
+import type { Grant, Lease } from "../pool/types";
 import { runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ValidateInput } from "./inputs";
 import { type AddressLease, describeLease, formatTime, formatValue } from "./leases";
 
-export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);
-
 /** The content of a token. Rejects a wrong signature or another runner. */
-export const readToken = async (context: Context, token: string, runner?: string): Promise<Grant> =>
-  openToken(token, await keyRingOf(context), runner === undefined ? {} : { runner });
+export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<Grant> =>
+  pool.openToken(token, runner === undefined ? {} : { runner });
 
 /** The lease of a token, if it is still in the store. */
 export async function leaseOfToken(context: Context, grant: Grant): Promise<Lease> {

@@ -3,7 +3,9 @@ import { OverlayError } from "../errors";
 import { formatExtents } from "../pool/errors";
 import { capacityOf, min } from "../pool/extents";
 import type { PoolSpec, Usage } from "../pool/types";
-import { capitalize, describePool, runnerOfPool } from "../pool-names";
+import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
+import { parseSettings } from "../resource";
+import { type PoolSettings, storedPool } from "../resources/ip-pool";
 import { findSpec, givesAddresses } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import { type Growth, readGrowth } from "./growth";
@@ -13,6 +15,8 @@ import type { PoolPageInput } from "./inputs";
 export interface PoolUsage {
   pool: string;
   kind: PoolSpec["kind"];
+  /** Of an IPPool. */
+  type?: PoolSettings["type"];
   range: string;
   allocation: PoolSpec["allocation"];
   tenant?: string;
@@ -114,6 +118,7 @@ export function describeUsage(spec: PoolSpec, usage: Usage): PoolUsage {
   return {
     pool: spec.name,
     kind: spec.kind,
+    ...(spec.name.startsWith(IP_POOLS) && { type: parseSettings(storedPool, spec).type }),
     range: spec.kind === "space" ? "all addresses" : formatExtents(spec.kind, spec.extents),
     allocation: spec.allocation,
     ...(spec.tenant && { tenant: `${spec.tenant.org}/${spec.tenant.project}` }),

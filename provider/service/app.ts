@@ -3,8 +3,9 @@ import type { FastifyBaseLogger, FastifyInstance, RawServerDefault, RouteOptions
 import type { ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
-import type { Pool } from "../pool/types";
+import type { PoolRun } from "../pool/run";
 import type { Context } from "../reservations";
+import type { TenantDefaults } from "../resource";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
 import type { Metrics } from "./metrics/metrics";
@@ -38,9 +39,10 @@ export type App = FastifyInstance<
 
 /** What routes need. */
 export interface ServiceContext {
-  pool: Pool;
+  pool: PoolRun;
   tokenKeys?: string | undefined;
-  tenantDefaults?: Context["tenantDefaults"];
+  /** The setting of this name: blocks for tenants without a pool. */
+  tenantDefaults?: TenantDefaults | undefined;
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

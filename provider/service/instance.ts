@@ -1,14 +1,14 @@
 import type { Logger } from "pino";
 import { isOverlayError } from "../errors";
 import type { Observer } from "../pool/observer";
-import type { Pool } from "../pool/types";
+import type { PoolRun } from "../pool/run";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";
 import { Metrics, type MetricsOptions } from "./metrics/metrics";
 
 /** The pool of one process that serves it, what is measured of it, and the events of its store. */
 export interface Instance {
-  pool: Pool;
+  pool: PoolRun;
   metrics: Metrics;
   feed: EventFeed;
   deliveries: WebhookDeliveries;
@@ -16,7 +16,7 @@ export interface Instance {
 }
 
 /** Opens the pool with an observer. */
-export type OpenPool = (observer: Observer) => Promise<Pool>;
+export type OpenPool = (observer: Observer) => Promise<PoolRun>;
 
 export async function openInstance(openPool: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
   const metrics = new Metrics(options);

@@ -62,13 +62,16 @@ const TITLES: Record<number, string> = {
 
 export const statusOf = (code: Code): number => HTTP_STATUSES[code] ?? STATUSES[categoryOf(code)];
 
-/** An internal error shows its code only: its text is for the operator, who finds it in the log. */
-export function toProblem({ code, what, fix, property }: OverlayError): Problem {
+/** What a client gets to read. Of an internal error that is its code only: its text is for the operator, who finds it in the log. */
+export const shownText = ({ code, what, fix }: OverlayError): Pick<OverlayError, "what" | "fix"> =>
+  categoryOf(code) === "internal"
+    ? { what: "The service failed.", fix: "Its log has the reason, under the id in the header X-Request-Id." }
+    : { what, fix };
+
+export function toProblem(error: OverlayError): Problem {
+  const { code, property } = error;
   const status = statusOf(code);
-  const shown =
-    status === 500
-      ? { what: "The service failed.", fix: "Its log has the reason, under the id in the header X-Request-Id." }
-      : { what, fix };
+  const shown = shownText(error);
   return {
     type: `urn:pulumi-overlay:error:${code}`,
     title: TITLES[status]!,

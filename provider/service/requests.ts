@@ -14,14 +14,19 @@ export const validatorFor = (schema: z.ZodType) => (given: unknown) => {
   return parsed.success ? { value: parsed.data } : { error: invalidInputError(schema, given, parsed.error) };
 };
 
-function invalidInputError(schema: z.ZodType, given: unknown, { issues }: z.ZodError): OverlayError {
+export function invalidInputError(
+  schema: z.ZodType,
+  given: unknown,
+  { issues }: z.ZodError,
+  fix = "See /docs.",
+): OverlayError {
   const refusals = explainIssues(issues, {
     schema: unwrap(schema),
     given,
     isSecret: ([key]) => SECRET_INPUTS.includes(key!),
   });
   const what = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, ""))).join(" ");
-  return new OverlayError("INPUT_INVALID", what, "See /docs.").about(formatPath(refusals[0]!.path));
+  return new OverlayError("INPUT_INVALID", what, fix).about(formatPath(refusals[0]!.path));
 }
 
 /** The schema of what is given, without that it may be absent. */

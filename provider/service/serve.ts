@@ -1,11 +1,13 @@
 import type { Server as HttpsServer } from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { SecureContextOptions } from "node:tls";
 import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
-import type { Context } from "../reservations";
-import type { App } from "./app";
+import type { TenantDefaults } from "../resource";
+import { Admission } from "./admission";
+import type { App, ServiceContext } from "./app";
 import { type Instance, type OpenPool, openInstance } from "./instance";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
 import { createLog } from "./log";
@@ -19,34 +21,40 @@ const STOP_TIMEOUT = 10_000;
 export interface ServeContext {
   openPool: OpenPool;
   tokenKeys?: string | undefined;
-  tenantDefaults?: Context["tenantDefaults"];
+  tenantDefaults?: TenantDefaults | undefined;
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
 }
 
+/** A server that listens. */
+interface Listener {
+  /** New connections get these certificates. */
+  updateTls(options: SecureContextOptions): void;
+  /** Refuses new connections, and waits for requests that are under way. */
+  stop(): Promise<void>;
+}
+
 /** Serves until the process gets SIGTERM or SIGINT. Requests that are under way then are answered. */
 export async function serve(context: ServeContext, settings: ServiceSettings): Promise<void> {
-  const stop = new AbortController();
+  const stopping = new AbortController();
   const log = createLog(settings.logLevel, (line) => process.stdout.write(line));
-  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
   const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
-  if ("host" in address) refuseOpenAddress(address.host, protection);
   const { version } = context;
   const measured = { version, node: process.version, mostPools: settings.metricsPools };
+  const signal = receiveSignal();
   const instance = await openInstance(context.openPool, measured, log);
   try {
     const tls = tlsFilesOf(settings);
-    const app = await buildApp(context, settings, { instance, log, stopping: stop.signal, tls });
-    const signal = receiveSignal();
-    await listen(app, address, protection);
+    const options = { instance, log, protection, tls, stopping: stopping.signal };
+    const listeners = await startListeners(context, settings, options);
     logProtection(log, protection);
     instance.deliveries.start();
-    const unwatch = tls ? reloadTls(app, tls, log) : () => {};
+    const unwatch = tls ? reloadTls(listeners, tls, log) : () => {};
     log.info({ signal: await signal }, "stopping");
-    stop.abort();
+    stopping.abort();
     unwatch();
-    await closeServer(app);
+    await Promise.all(listeners.map((listener) => listener.stop()));
   } finally {
     await instance.end();
   }
@@ -56,24 +64,67 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
 const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | undefined =>
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
-function buildApp(
+interface ListenOptions {
+  instance: Instance;
+  log: Logger;
+  protection: Protection;
+  tls: TlsFiles | undefined;
+  stopping: AbortSignal;
+}
+
+/** HTTP always, gRPC if it has an address. They share the limits of access tokens. */
+async function startListeners(
   { tokenKeys, tenantDefaults, actor, version }: ServeContext,
   settings: ServiceSettings,
-  {
-    instance,
-    log,
-    stopping,
-    tls,
-  }: { instance: Instance; log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
-): Promise<App> {
+  options: ListenOptions,
+): Promise<Listener[]> {
+  const { grpcListen, metricsPublic } = settings;
+  const { instance, stopping } = options;
+  if (grpcListen) refuseOpenAddress(grpcListen.host, options.protection);
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
-  const { metricsPublic } = settings;
   const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
   const service = { ...context, ...authentication, limits: settings };
+  const admission = new Admission(service);
+  const http = await startHttp(service, settings, { ...options, admission, version });
+  if (!grpcListen) return [http];
+  try {
+    return [http, await startGrpc(service, grpcListen, { ...options, admission })];
+  } catch (error) {
+    await http.stop();
+    throw error;
+  }
+}
+
+async function startHttp(
+  service: ServiceContext,
+  settings: ServiceSettings,
+  { log, protection, tls, admission, version }: ListenOptions & { admission: Admission; version: string },
+): Promise<Listener> {
+  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
+  if ("host" in address) refuseOpenAddress(address.host, protection);
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
-  return buildServer(service, { log, version, ...(https && { https }) });
+  const app = await buildServer(service, { log, version, admission, ...(https && { https }) });
+  await listen(app, address, protection);
+  return {
+    updateTls: (options) => (app.server as unknown as HttpsServer).setSecureContext(options),
+    stop: () => closeServer(app),
+  };
+}
+
+/** Its libraries are loaded only if it is asked for. */
+async function startGrpc(
+  service: ServiceContext,
+  address: { host: string; port: number },
+  { log, tls, admission }: ListenOptions & { admission: Admission },
+): Promise<Listener> {
+  const { GrpcServer, TlsCredentials } = await import("./grpc/index.js");
+  const credentials = tls && new TlsCredentials(readTls(tls));
+  const server = new GrpcServer(service, { admission, log, credentials, feed: service.feed });
+  const port = await server.listen(address);
+  log.info(`gRPC listening at ${address.host.includes(":") ? `[${address.host}]` : address.host}:${port}`);
+  return { updateTls: (options) => credentials?.update(options), stop: () => server.stop() };
 }
 
 /** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */
@@ -110,10 +161,10 @@ function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): 
   if (!hasAuthentication) log.warn("no authentication: every local user may do everything");
 }
 
-function reloadTls(app: App, tls: TlsFiles, log: Logger): () => void {
+function reloadTls(listeners: Listener[], tls: TlsFiles, log: Logger): () => void {
   return watchTls(tls, {
     apply: (options) => {
-      (app.server as unknown as HttpsServer).setSecureContext(options);
+      for (const listener of listeners) listener.updateTls(options);
       log.info("TLS files were read again");
     },
     refuse: (error) => log.error({ code: error.code }, `The old TLS files stay in use. ${error.message}`),
@@ -127,7 +178,6 @@ function receiveSignal(): Promise<NodeJS.Signals> {
   });
 }
 
-/** Refuses new connections, and waits for requests that are under way. */
 async function closeServer(app: App): Promise<void> {
   const closed = app.close();
   const timeout = new AbortController();

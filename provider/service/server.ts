@@ -11,6 +11,7 @@ import { serializerCompiler, type ZodTypeProvider } from "fastify-type-provider-
 import type { Logger } from "pino";
 import type { z } from "zod";
 import { OverlayError } from "../errors";
+import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
 import { guardRoutes } from "./guard";
 import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./problem";
@@ -31,7 +32,12 @@ const MOST_CONNECTIONS = 10_000;
 /** The HTTP server with all its routes. It does not listen yet. */
 export async function buildServer(
   service: ServiceContext,
-  { log, version, https }: { log: Logger; version: string; https?: HttpsOptions },
+  {
+    log,
+    version,
+    https,
+    admission = new Admission(service),
+  }: { log: Logger; version: string; https?: HttpsOptions; admission?: Admission },
 ): Promise<App> {
   const { bodyLimit, requestTimeout } = service.limits;
   const timeouts = {
@@ -62,7 +68,7 @@ export async function buildServer(
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
   await registerDocs(app, version);
-  guardRoutes(app, service);
+  guardRoutes(app, admission);
   for (const [prefix, group] of ROUTE_GROUPS)
     await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
   return app;

@@ -6,16 +6,16 @@ import { parseListen } from "./listen";
 
 const count = (initial: number, max: number) => z.coerce.number().int().min(1).max(max).default(initial);
 const file = z.string().min(1).optional();
+const address = z
+  .string()
+  .refine((text) => parseListen(text) !== undefined, "must be HOST:PORT, [IPV6]:PORT or :PORT")
+  .transform((text) => parseListen(text)!);
 
 /** Settings of `overlayctl serve`: options, else environment `OVERLAY_KEY`, else the default. */
 export const serviceSettingsSchema = z
   .object({
-    listen: z
-      .string()
-      .default("127.0.0.1:7447")
-      .refine((text) => parseListen(text) !== undefined, "must be HOST:PORT, [IPV6]:PORT or :PORT")
-      .transform((text) => parseListen(text)!)
-      .describe("Address and port; `:PORT` is all addresses."),
+    listen: address.prefault("127.0.0.1:7447").describe("Address and port; `:PORT` is all addresses."),
+    grpcListen: address.optional().describe("The same for gRPC. Default: gRPC is not served."),
     tlsCert: file.describe("File with the certificate and its chain (PEM). Read again when it changes."),
     tlsKey: file.describe("File with the key of the certificate (PEM)."),
     clientCa: file.describe("File with the authorities whose client certificates are accepted; others are refused."),

@@ -61,8 +61,9 @@ export class EventRun {
     return (await pool.events({}).finally(() => pool.end())).last;
   }
 
-  async #disturb([first, second]: EventClient[]): Promise<void> {
-    await waitFor(() => (first!.events.length > 20 ? true : undefined), 60);
+  async #disturb(subscribers: EventClient[]): Promise<void> {
+    const [first, second] = subscribers;
+    await waitFor(() => (subscribers.every(({ events }) => events.length > 20) ? true : undefined), 60);
     first!.cut();
     const killed = this.#instances[1]!;
     process.kill(killed.pid, "SIGKILL");
@@ -85,7 +86,11 @@ export class EventRun {
     for (let attempt = 0; attempt < 200; attempt++, await sleep(50)) {
       const { url } = this.#instances[(client + attempt) % 2]!;
       const headers = { authorization: `Bearer ${this.#token}` };
-      const answer = await fetch(`${url}/api/overlay/ip/${path}`, { method: "POST", headers }).catch(() => undefined);
+      const answer = await fetch(`${url}/api/overlay/ip/${path}`, {
+        method: "POST",
+        headers,
+        signal: AbortSignal.timeout(ANSWER_MS),
+      }).catch(() => undefined);
       const body = (await answer?.json().catch(() => undefined)) as { token?: string; code?: string } | undefined;
       if (answer?.ok && body) return body;
       // The first attempt was committed, and its answer lost.
@@ -106,6 +111,8 @@ export class EventRun {
 
 const SETTINGS = { offerTtl: 60, quarantine: 0 };
 const CLIENTS = 10;
+/** An instance that answers later counts as gone. */
+const ANSWER_MS = 20_000;
 const GONE = ["LEASE_EXPIRED", "LEASE_FENCED", "TOKEN_EXPIRED", "TOKEN_USED"];
 
 /** Each subscriber has every change once and in order; the webhook each at least once, in order where it is new. */

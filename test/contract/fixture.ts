@@ -1,8 +1,10 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
 import { createMemoryStore } from "../../provider/pool/engines/memory/store";
+import type { Operations } from "../../provider/pool/operations";
 import { type Settings, StoredPool } from "../../provider/pool/pool";
+import { PoolRun } from "../../provider/pool/run";
 import type { Store } from "../../provider/pool/storage/store";
-import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+import type { AccessToken, ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
 /** An engine under test. */
 export interface Engine {
@@ -11,6 +13,10 @@ export interface Engine {
   newUrl(): string;
   /** Opens the store, with the time of the given clock. A second open of the same URL is another process on the same store. */
   open(url: string, clock: () => number): Promise<Store>;
+  /** Of an engine that does not open stores itself: the operations that it does on an opened one. */
+  operationsOn?(store: Store, settings: Settings): Promise<Operations>;
+  /** Of an engine that takes the user from elsewhere than requests: the name that the history has for it. */
+  actorName?(actor: string): string;
 }
 
 /** A memory store is within one process: a second open gets the same one. */
@@ -31,7 +37,7 @@ export interface Fixture {
   pool: Pool;
   store: Store;
   /** Another process on the same store. */
-  another(settings?: Partial<Settings>): Pool;
+  another(settings?: { actor?: string }): Pool;
   /** Seconds. */
   pass(seconds: number): void;
 }
@@ -42,16 +48,39 @@ export async function createFixture(engine: Engine, settings: Partial<Settings> 
   let now = START;
   const url = engine.newUrl();
   const [store, second] = [await engine.open(url, () => now), await engine.open(url, () => now)];
-  const poolOn = (opened: Store, changes: Partial<Settings> = {}) =>
-    new StoredPool(opened, { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings, ...changes });
-  return {
-    store,
-    pool: poolOn(store),
-    another: (changes) => poolOn(second, changes),
-    pass: (seconds) => {
-      now += seconds * 1000;
-    },
+  const terms: Settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings };
+  const pass = (seconds: number) => {
+    now += seconds * 1000;
   };
+  if (!engine.operationsOn) {
+    const another = (changes = {}) => new StoredPool(second, { ...terms, ...changes });
+    return { store, pool: new StoredPool(store, terms), another, pass };
+  }
+  const [operations, others] = [await engine.operationsOn(store, terms), await engine.operationsOn(second, terms)];
+  const poolOn = (on: Operations) => new ServedPool(on, terms, new StoredPool(store, terms));
+  const another = ({ actor = "other" } = {}) => poolOn(others.session({ actor }));
+  return { store, pool: poolOn(operations), another, pass };
+}
+
+/** A pool whose store has another operator: its administration is done there. */
+class ServedPool extends PoolRun {
+  constructor(
+    operations: Operations,
+    settings: Settings,
+    private readonly operator: Pool,
+  ) {
+    super(operations, settings);
+  }
+
+  override get webhooks() {
+    return this.operator.webhooks;
+  }
+
+  override fsck = (options?: { repair?: boolean }) => this.operator.fsck(options);
+  override adoptIdentity = (...given: Parameters<Pool["adoptIdentity"]>) => this.operator.adoptIdentity(...given);
+  override accessTokens = () => this.operator.accessTokens();
+  override findAccessToken = (id: string) => this.operator.findAccessToken(id);
+  override putAccessToken = (token: AccessToken) => this.operator.putAccessToken(token);
 }
 
 /** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */

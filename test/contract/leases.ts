@@ -68,6 +68,7 @@ export function leaseContract(engine: Engine): void {
     const lease = await pool.claim(by("a", details));
     expect(await pool.find("pool/p", { value: firstOf(lease) })).toEqual({
       ...details,
+      by: engine.actorName?.("unknown") ?? details.by,
       pool: "pool/p",
       owner: "a",
       type: "IPReservation",
@@ -168,11 +169,12 @@ export function leaseContract(engine: Engine): void {
     pass(1);
     await pool.release("pool/p", lease.leaseId);
     const events = await pool.history("pool/p");
+    const user = engine.actorName?.("unknown") ?? "commit 1";
     expect(events.map(({ at, what, owner, by, formerOwner }) => [at - START, what, owner, by, formerOwner])).toEqual([
-      [0, "claimed", "a", "commit 1", undefined],
-      [1000, "used", "a", "commit 1", undefined],
-      [2000, "renamed", "b", "commit 1", "a"],
-      [3000, "released", "b", "commit 1", undefined],
+      [0, "claimed", "a", user, undefined],
+      [1000, "used", "a", user, undefined],
+      [2000, "renamed", "b", user, "a"],
+      [3000, "released", "b", user, undefined],
     ]);
     expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
   });
@@ -251,8 +253,10 @@ export function leaseContract(engine: Engine): void {
       await tx.write(state);
     });
     const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
+    // A service keeps to itself what only its operator can mend.
+    const shown = engine.operationsOn ? message.split(" ")[0]! : message;
     for (const result of await Promise.allSettled(writes))
-      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(message) } });
+      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(shown) } });
     await expect(pool.fsck({ repair: true })).rejects.toThrow(message);
     expect(await pool.fsck()).toEqual([]);
     expect(await pool.leases("pool/p")).toEqual([lease]);

@@ -42,7 +42,7 @@ test("the package has its entry points, its examples and nothing of the tests", 
   const tops = new Set(files.map((file) => file.split("/")[0]));
   expect([...tops].sort()).toEqual([
     ...["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"],
-    ...["dist", "docs", "examples", "package.json", "schema.json"],
+    ...["deploy", "dist", "docs", "examples", "package.json", "schema.json"],
   ]);
 });
 

@@ -1,4 +1,5 @@
 import { spawnSync } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -44,6 +45,9 @@ test.each(commands)("%s", async (command) => {
   const headers = { authorization: `Bearer ${token}` };
   const answer = await fetch(`${service.url}/api/overlay/ip/reserve?runner=node1`, { method: "POST", headers });
   const { token: reservation } = (await answer.json()) as { token: string };
+  const webhook = randomBytes(4).toString("hex");
+  const url = "http://127.0.0.1:9/"; // nothing listens there
+  await ctl.withPool((pool) => pool.webhooks.add({ id: webhook, url, secret: "whsec_x", createdAt: 0 }));
   const { stdout, stderr, status } = spawnSync(
     "/bin/sh",
     ["-c", command.replace("curl", "curl -sS --fail-with-body").replace("http://127.0.0.1:7447", service.url)],
@@ -54,9 +58,12 @@ test.each(commands)("%s", async (command) => {
         API: `${service.url}/api/overlay`,
         AUTH: `Authorization: Bearer ${token}`,
         RESERVATION: reservation,
+        WEBHOOK: webhook,
       },
     },
   );
   expect({ status, output: stdout + stderr }).toMatchObject({ status: 0 });
-  expect(() => JSON.parse(stdout)).not.toThrow();
+  if (command.includes("/events")) expect(stdout).toContain("event: claimed");
+  else if (command.endsWith("/metrics")) expect(stdout).toContain("overlay_ipam_pool_total{");
+  else expect(() => JSON.parse(stdout)).not.toThrow();
 });

@@ -18,6 +18,7 @@ const CLIENTS = [
     (name) => `node:${name}`,
   ),
 ];
+const GRPC = ["@grpc/grpc-js", "@grpc/proto-loader", "@grpc/reflection", "grpc-health-check"];
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "ip-address", "node:crypto"]],
   [`${NETWORK}/model`, ["provider/errors", "provider/json", "provider/addressing", "zod"]],
@@ -163,6 +164,8 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/format-time",
       "provider/owner",
       "provider/pool-names",
+      "provider/pool/operations",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/resources/inputs",
       "node:crypto",
@@ -193,8 +196,11 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/access",
       "provider/webhooks",
       "provider/pool/observer",
+      "provider/pool/remote",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/reservations",
+      "provider/resource",
       "@fastify/swagger",
       "@fastify/swagger-ui",
       "fastify",
@@ -203,7 +209,26 @@ const RULES: [folder: string, may: string[]][] = [
       "pino",
       "prom-client",
       "zod",
-      ...["crypto", "fs", "http", "https", "net", "stream", "timers/promises", "tls"].map((name) => `node:${name}`),
+      ...GRPC,
+      ...["crypto", "events", "fs", "http", "https", "net", "path", "stream", "timers/promises", "tls", "util"].map(
+        (name) => `node:${name}`,
+      ),
+    ],
+  ],
+  [
+    "provider/service/grpc",
+    [
+      "provider/errors",
+      "provider/access",
+      "provider/pool/types",
+      "provider/reservations",
+      ...["admission", "app", "events", "problem", "readiness", "requests", "trace"].map(
+        (n) => `provider/service/${n}`,
+      ),
+      "pino",
+      "zod",
+      ...GRPC,
+      ...["events", "path", "tls", "util"].map((name) => `node:${name}`),
     ],
   ],
   [

@@ -31,7 +31,12 @@ test("secrets, defaults and replacing inputs are in the schema", () => {
 
 test("settings that may hold a password or a key are secret", () => {
   const settings = Object.entries(schema.config.variables);
-  expect(settings.flatMap(([key, { secret }]) => (secret ? [key] : []))).toEqual(["store", "tokenKeys", "privateKey"]);
+  expect(settings.flatMap(([key, { secret }]) => (secret ? [key] : []))).toEqual([
+    "store",
+    "storeToken",
+    "tokenKeys",
+    "privateKey",
+  ]);
 });
 
 test("a reference is a resource's values or a name, and fills in inputs", () => {

@@ -133,6 +133,14 @@ export async function release(tx: WriteBuffer, pool: string, leaseId: string, on
   return true;
 }
 
+/** Ends an offer. false: it is not one any more. */
+export async function withdraw(tx: WriteBuffer, pool: string, leaseId: string): Promise<boolean> {
+  const lease = await findCurrent(tx, pool, leaseId);
+  if (lease?.state !== "offered") return false;
+  await endLease(tx, lease, quarantineEnd(tx, lease));
+  return true;
+}
+
 export async function touch(tx: WriteBuffer, pool: string, leaseId: string, ttl?: number): Promise<void> {
   const lease = await mustBeCurrent(tx, pool, leaseId);
   const ends = ttl !== undefined && lease.expiresAt !== undefined ? { expiresAt: tx.now + ttl * 1000 } : {};

@@ -275,10 +275,13 @@ const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
 
 export const leaseCodec = extentList<Lease>(leaseShape);
 export const eventCodec = extentList<Event>(eventShape);
-/** One line for each. */
 export const eventsCodec: Codec<Event[]> = {
-  encode: (events) => events.map(eventCodec.encode).join("\n"),
-  decode: (text) => text.split("\n").map(eventCodec.decode),
+  encode: (events) => `[${events.map(eventCodec.encode).join(",")}]`,
+  decode: (text) => {
+    const events = JSON.parse(text);
+    if (!Array.isArray(events)) throw new InvalidField("events");
+    return events.map((event) => eventCodec.decode(JSON.stringify(event)));
+  },
 };
 const plainPoolCodec = json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec);
 export const poolCodec = withCache({

@@ -13,6 +13,8 @@ export interface MetricsOptions {
   node: string;
   /** Pools with series of their own. */
   mostPools: number;
+  /** For tests: milliseconds. */
+  now?: () => number;
 }
 
 /** What a request was, for its histogram. */
@@ -36,10 +38,10 @@ export class Metrics {
   readonly #deliveries: Counter<"webhook" | "result">;
   readonly #pending: Gauge<"webhook">;
 
-  constructor({ version, node, mostPools }: MetricsOptions) {
+  constructor({ version, node, mostPools, now }: MetricsOptions) {
     const registers = [this.#registry];
     collectDefaultMetrics({ register: this.#registry });
-    this.#pools = new PoolMetrics(this.#registry, mostPools);
+    this.#pools = new PoolMetrics(this.#registry, mostPools, now);
     this.#requests = new Histogram({
       name: "overlay_http_request_duration_seconds",
       help: "Requests, by the pattern of their route.",

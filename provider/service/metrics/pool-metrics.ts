@@ -1,5 +1,6 @@
 import { Counter, Gauge, type Registry } from "prom-client";
 import type { LoggedEvent, Pool, PoolSpec, Usage } from "../../pool/types";
+import { SPACES } from "../../pool-names";
 import { countRoom, poolTypeOf, type Room } from "../../reservations";
 
 /** Metrics of pools. Their state is read from the store when it is asked for; changes are counted where they are made. */
@@ -129,17 +130,20 @@ export class PoolMetrics {
   #assignLabels(specs: PoolSpec[]): void {
     this.#names = new Set(specs.map(({ name }) => name));
     for (const name of this.#labels.keys()) if (!this.#names.has(name)) this.#labels.delete(name);
-    for (const spec of specs) {
+    // Address spaces last: pools are cut out of them, so they say little.
+    for (const spec of [...specs.filter((spec) => !isSpace(spec)), ...specs.filter(isSpace)]) {
       if (this.#labels.size >= this.mostPools) break;
       if (!this.#labels.has(spec.name)) this.#labels.set(spec.name, labelsOf(spec));
     }
   }
 
+  /** Address spaces are not added to others: they have nearly all addresses that there are. */
   #setGauges(states: PoolState[]): void {
+    const shown = states.filter(({ spec }) => this.#labels.has(spec.name) || !isSpace(spec));
     for (const [name, { read }] of Object.entries(GAUGES)) {
       const gauge = this.#gauges.get(name)!;
       gauge.reset();
-      for (const state of states) gauge.inc(this.#labels.get(state.spec.name) ?? OTHER, Number(read(state)));
+      for (const state of shown) gauge.inc(this.#labels.get(state.spec.name) ?? OTHER, Number(read(state)));
     }
   }
 
@@ -160,6 +164,8 @@ export class PoolMetrics {
 }
 
 type PoolReader = Pick<Pool, "pools" | "usages">;
+
+const isSpace = ({ name }: PoolSpec): boolean => name.startsWith(SPACES);
 
 const labelsOf = (spec: PoolSpec): PoolLabels => ({
   org_id: spec.tenant?.org ?? "",

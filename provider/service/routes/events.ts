@@ -5,10 +5,10 @@ import { type Bounds, expandPoolName, isEventInBounds } from "../../access";
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
+import { readBearerToken } from "../admission";
 import { textAnswers } from "../answers";
 import type { RouteGroup } from "../app";
 import { renderStream } from "../events/stream";
-import { readBearerToken } from "../guard";
 import { eventFields, eventHeaders } from "../inputs";
 
 /** A client that takes nothing for so long is disconnected; it can go on by id. Milliseconds. */

@@ -1,8 +1,6 @@
-import { OverlayError } from "../../errors";
-import type { Pool } from "../../pool/types";
-import { DEFAULT_SPACE } from "../../pool-names";
 import { answers } from "../answers";
 import type { RouteGroup } from "../app";
+import { readinessOf } from "../readiness";
 import { healthAnswer, readinessAnswer } from "../schemas/health";
 
 /** Whether the process lives, and whether it can serve. */
@@ -36,36 +34,3 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     },
   });
 };
-
-/** Milliseconds. */
-const STORE_TIMEOUT = 2000;
-
-/** Requests at the same time share one read. */
-function readinessOf(pool: Pool): () => Promise<void> {
-  let check: Promise<void> | undefined;
-  return () => {
-    check ??= readStore(pool).finally(() => {
-      check = undefined;
-    });
-    return check;
-  };
-}
-
-async function readStore(pool: Pool): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(storeLateError()), STORE_TIMEOUT);
-  });
-  try {
-    await Promise.race([pool.spec(DEFAULT_SPACE), late]);
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-const storeLateError = (): OverlayError =>
-  new OverlayError(
-    "STORE_UNAVAILABLE",
-    `The store has not answered within ${STORE_TIMEOUT / 1000} s.`,
-    "Check the database and the way to it.",
-  );

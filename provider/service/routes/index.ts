@@ -3,6 +3,7 @@ import { addressRoutes } from "./addresses";
 import { eventRoutes } from "./events";
 import { healthRoutes } from "./health";
 import { metricsRoutes } from "./metrics";
+import { operationRoutes } from "./operations";
 import { poolRoutes } from "./pools";
 import { reservationRoutes } from "./reservations";
 import { runnerRoutes } from "./runners";
@@ -18,4 +19,5 @@ export const ROUTE_GROUPS: [prefix: string, group: RouteGroup][] = [
   ["/api/overlay", runnerRoutes],
   ["/api/overlay", eventRoutes],
   ["/api/overlay", webhookRoutes],
+  ["/api/pool/v1", operationRoutes],
 ];

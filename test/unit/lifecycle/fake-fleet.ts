@@ -4,7 +4,7 @@ import type { Fleet } from "../../../provider/host/fleet";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import type { Container } from "../../../provider/network/model/facts";
 import { type Item, itemKey } from "../../../provider/network/model/items";
-import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
+import { isSignedHere } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
@@ -15,8 +15,8 @@ export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
   unreachableOnDelete: "fail",
   warn: () => {},
   tenantDefaults: readSettings(() => undefined).tenantDefaults,
-  token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
-  isSignedHere: (token) => isSignedHere(token, pool, undefined),
+  token: async (lease) => (await pool.signTokens([lease]))[0]!,
+  isSignedHere: (token) => isSignedHere(token, pool),
 });
 
 /** Hosts in memory: they have items and records, can be down, and record writes. */

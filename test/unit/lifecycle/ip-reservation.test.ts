@@ -1,6 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
-import { openToken, ringOf } from "../../../provider/pool/token";
 import { ownerOf, Stage } from "./stage";
 
 let stage: Stage;
@@ -49,7 +48,7 @@ test("outputs: token, state, expiry; a VM has a MAC and a tap device that follow
     tapDevice: "tap1e734a822f",
   });
   expect(vm.dockerRunArgs).toBeUndefined();
-  const grant = openToken(String(vm.token), await ringOf(stage.pool, undefined), { runner: "training/r1" });
+  const grant = await stage.pool.openToken(String(vm.token), { runner: "training/r1" });
   expect(grant).toMatchObject({ leaseId: vm.leaseId, pool: "runner/training/r1" });
   expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
 });

@@ -5,7 +5,6 @@ import type { Values } from "../../../provider/lifecycle/values";
 import { openStore } from "../../../provider/pool";
 import { StoredPool } from "../../../provider/pool/pool";
 import { ensureLayout } from "../../../provider/pool/storage/layout";
-import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
@@ -18,11 +17,18 @@ export class Stage {
   readonly warnings: string[] = [];
   now = Date.UTC(2030, 0, 1);
   deps!: Dependencies;
-  #pool!: Pool;
+  #pool!: StoredPool;
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
 
-  static async up({ store = "memory:", ...more }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
+  static async up({
+    store = "memory:",
+    ...more
+  }: {
+    store?: string;
+    quarantine?: number;
+    tokenKeys?: string;
+  } = {}): Promise<Stage> {
     const stage = new Stage();
     // A file is also opened by other processes, which use this machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
@@ -41,7 +47,7 @@ export class Stage {
     return stage;
   }
 
-  get pool(): Pool {
+  get pool(): StoredPool {
     return this.#pool;
   }
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { parseEtcdUrl } from "../../../provider/pool/engines/etcd/url";
 import { parsePostgresUrl } from "../../../provider/pool/engines/postgres/url";
+import { parseServiceUrl } from "../../../provider/pool/remote/url";
 
 type Mode = "plain" | "unverified" | "authority only" | "verified";
 
@@ -83,5 +84,42 @@ describe("etcd", () => {
     "etcd://me:hid%den@db/overlay",
   ])("%s is refused without a part of the password", (url) => {
     expect(() => parseEtcdUrl(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
+  });
+});
+
+describe("a service", () => {
+  test.each<[url: string, base: string]>([
+    ["https://overlay.example", "https://overlay.example"],
+    ["https://overlay.example/", "https://overlay.example"],
+    ["https://overlay.example:8443/ipam/", "https://overlay.example:8443/ipam"],
+    [`https://overlay.example/?ca=${CA}&timeout=3`, "https://overlay.example"],
+    ["https://[2001:db8::5]:8443", "https://[2001:db8::5]:8443"],
+    ["http://localhost:7447", "http://localhost:7447"],
+    ["http://127.0.0.2:7447", "http://127.0.0.2:7447"],
+    ["http://[::1]:7447/x", "http://[::1]:7447/x"],
+  ])("%s", (url, base) => {
+    expect(parseServiceUrl(url)).toMatchObject({ base, place: base });
+  });
+
+  test("has the authority, and a certificate of the client, from files", () => {
+    const { tls, timeout } = parseServiceUrl(`https://h?ca=${CA}&cert=${CA}&key=${CA}&timeout=2`);
+    expect([Object.keys(tls), timeout]).toEqual([["ca", "cert", "key"], 2000]);
+  });
+
+  test.each<[url: string, reason: RegExp]>([
+    ["http://overlay.example", /could be read in transit/],
+    ["http://10.0.0.5:7447", /could be read in transit/],
+    ["http://localhost.example", /could be read in transit/],
+    ["https://me:hidden@overlay.example", /overlay:storeToken/],
+    ["https://hidden@overlay.example", /overlay:storeToken/],
+    ["https://overlay.example?token=hidden", /its options are ca, cert, key, timeout/],
+    ["https://overlay.example#hidden", /its options are/],
+    ["https://overlay.example?ca=/nowhere/at/all", /ca cannot be read/],
+    ["https://overlay.example?timeout=soon", /timeout is a number/],
+    ["https:overlay.example", /no \/\/ behind the scheme/],
+    ["https://", /not a URL/],
+  ])("%s is refused", (url, reason) => {
+    expect(() => parseServiceUrl(url)).toThrow(/^SETTING_INVALID: (?!.*hidden)/);
+    expect(() => parseServiceUrl(url)).toThrow(reason);
   });
 });

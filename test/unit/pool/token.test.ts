@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
-import { type Grant, keyRing, newSecret, openToken, signToken } from "../../../provider/pool/token";
+import { keyRing, newSecret, openToken, signToken } from "../../../provider/pool/token";
+import type { Grant } from "../../../provider/pool/types";
 
 const compared = vi.hoisted(() => [] as [number, number][]);
 

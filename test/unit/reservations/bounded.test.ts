@@ -1,5 +1,5 @@
 import { beforeEach, expect, test } from "vitest";
-import { BoundedPool } from "../../../provider/access/bounded-pool";
+import { openSession } from "../../../provider/access";
 import type { Bounds } from "../../../provider/access/bounds";
 import {
   allocate,
@@ -32,7 +32,7 @@ beforeEach(async () => {
 });
 
 const as = (caller: string, bounds: Bounds): Context => ({
-  pool: new BoundedPool(stage.pool, { name: caller, scopes: ["admin"], ...bounds }),
+  pool: openSession(stage.pool, { name: caller, scopes: ["admin"], ...bounds }),
   tenant: bounds.tenant,
   caller,
   tenantDefaults: stage.deps.tenantDefaults,

@@ -21,13 +21,14 @@ import { codeOf, messageOf } from "./answers";
 /** Requests that are repeated because their answer was lost. */
 let stage: Stage;
 let context: Context;
-beforeEach(async () => {
-  stage = await Stage.up();
-  context = { pool: stage.pool };
+async function setUp(settings: { tokenKeys?: string } = {}): Promise<void> {
+  stage = await Stage.up(settings);
+  context = { pool: stage.pool, ...settings };
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   for (const [i, name] of ["a", "b"].entries()) await stage.runner(name, `192.0.2.${11 + i}`);
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
-});
+}
+beforeEach(() => setUp());
 
 const idsOf = (reservations: Reservation[]): string[] => reservations.map(({ lease }) => lease.leaseId);
 const onA = { network: "training", runner: "a" };
@@ -166,9 +167,10 @@ describe("a release by token", () => {
 
 describe("validation without the store", () => {
   const tokenKeys = "the key of this year,the key of last year";
+  beforeEach(() => setUp({ tokenKeys }));
 
   test("shows what the token says, also if its lease is used by now", async () => {
-    const { lease, token } = await reserve({ ...context, tokenKeys }, { ...onA, ttl: 60 });
+    const { lease, token } = await reserve(context, { ...onA, ttl: 60 });
     expect(validateOffline({ tokenKeys }, { token, runner: "a" })).toEqual({
       checked: "signature",
       ip: ipOf(lease),
@@ -179,11 +181,11 @@ describe("validation without the store", () => {
       owner: lease.owner,
       leaseId: lease.leaseId,
     });
-    await useByToken({ ...context, tokenKeys }, { token, by: "c1" });
-    expect(await validateToken({ ...context, tokenKeys }, { token, offline: true })).toMatchObject({
+    await useByToken(context, { token, by: "c1" });
+    expect(await validateToken(context, { token, offline: true })).toMatchObject({
       checked: "signature",
     });
-    expect(await codeOf(validateToken({ ...context, tokenKeys }, { token }))).toBe("TOKEN_USED");
+    expect(await codeOf(validateToken(context, { token }))).toBe("TOKEN_USED");
   });
 
   test.each([
@@ -192,7 +194,7 @@ describe("validation without the store", () => {
     [tokenKeys, { runner: "training/a" }, "done"],
     [undefined, {}, "SETTING_INVALID"],
   ])("with keys %j and %j: %s", async (keys, more, code) => {
-    const { token } = await reserve({ ...context, tokenKeys }, onA);
+    const { token } = await reserve(context, onA);
     expect(await codeOf((async () => validateOffline({ tokenKeys: keys }, { token, ...more }))())).toBe(code);
   });
 

@@ -1,6 +1,7 @@
 import type { InjectOptions } from "fastify";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { type AccessTokenInput, type Bounds, createAccessToken, revokeAccessToken } from "../../../provider/access";
+import { PROCEDURES } from "../../../provider/pool/remote/api";
 import { buildServer } from "../../../provider/service/server";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
@@ -185,6 +186,7 @@ describe("the list of routes", () => {
       ...Object.entries(SAMPLES).map(
         ([name, { scope }]) => `${name.replace(/\/.*/, (path) => fullPath(path))} ${scope}`,
       ),
+      ...PROCEDURES.map((name) => `POST /api/pool/v1/${name} preview`), // see pool-routes.test.ts
     ];
     expect(declared).toEqual(expected.sort());
   });

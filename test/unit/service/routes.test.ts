@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { PoolRun } from "../../../provider/pool/run";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -376,14 +377,17 @@ describe("a failure of the service", () => {
   test("is a problem without its text; the log has it, under the request's id", async () => {
     service.app.close();
     service = await TestService.on(
-      new Proxy(stage.pool, {
-        get: (pool, name) => {
-          const value = Reflect.get(pool, name);
-          if (name === "session") return () => service.pool;
-          if (name === "pools") return () => Promise.reject(new TypeError("internal detail"));
-          return typeof value === "function" ? value.bind(pool) : value;
-        },
-      }),
+      new PoolRun(
+        new Proxy(stage.pool.operations, {
+          get: (operations, name, proxy) => {
+            const value = Reflect.get(operations, name);
+            if (name === "session") return () => proxy;
+            if (name === "pools") return () => Promise.reject(new TypeError("internal detail"));
+            return typeof value === "function" ? value.bind(operations) : value;
+          },
+        }),
+        {},
+      ),
     );
     const answer = await service.send(`GET ${API}/ip/reservations`, token, { headers: { "x-request-id": "job-17" } });
     expect([answer.statusCode, answer.json().code]).toEqual([500, "INTERNAL"]);

@@ -2,7 +2,7 @@ import type { InjectOptions, LightMyRequestResponse } from "fastify";
 import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
-import type { Pool } from "../../../provider/pool/types";
+import type { PoolRun } from "../../../provider/pool/run";
 import type { App, Limits, ServiceContext } from "../../../provider/service/app";
 import { openInstance } from "../../../provider/service/instance";
 import { createLog } from "../../../provider/service/log";
@@ -23,7 +23,7 @@ export class TestService {
   context!: ServiceContext;
 
   static async on(
-    pool: Pool,
+    pool: PoolRun,
     { limits = {}, noAuth = false }: { limits?: Partial<Limits>; noAuth?: boolean } = {},
   ): Promise<TestService> {
     const service = new TestService(pool);
@@ -41,7 +41,7 @@ export class TestService {
     return service;
   }
 
-  private constructor(readonly pool: Pool) {}
+  private constructor(readonly pool: PoolRun) {}
 
   /** The text of a new access token. */
   async token(name: string, scopes: AccessTokenInput["scopes"], more: Partial<AccessTokenInput> = {}): Promise<string> {

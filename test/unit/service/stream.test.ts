@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
+import type { PoolRun } from "../../../provider/pool/run";
 import { loggedEventsKey } from "../../../provider/pool/storage/keys";
-import type { LoggedEvent, Pool } from "../../../provider/pool/types";
+import type { LoggedEvent } from "../../../provider/pool/types";
 import { EventFeed } from "../../../provider/service/events/feed";
 import { renderStream } from "../../../provider/service/events/stream";
 import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
@@ -11,7 +12,7 @@ import { TestService } from "./service";
 
 const ACME = { org: "acme", project: "web" };
 
-let pool: Pool;
+let pool: PoolRun;
 let service: TestService;
 let [url, token, acme] = ["", "", ""];
 

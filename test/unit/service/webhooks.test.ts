@@ -1,10 +1,19 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
 import type { Pool, Webhook } from "../../../provider/pool/types";
 import { WebhookDeliveries } from "../../../provider/service/events/deliveries";
 import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../provider/service/events/delivery";
 import { EventFeed } from "../../../provider/service/events/feed";
-import { createWebhook, listWebhooks, removeWebhook, resumeWebhook, webhookInput } from "../../../provider/webhooks";
+import {
+  createWebhook,
+  listWebhooks,
+  removeWebhook,
+  resumeWebhook,
+  signatureOf,
+  webhookInput,
+} from "../../../provider/webhooks";
 import { by, createPool, extents } from "../../contract/fixture";
 import { hmacOf, Receiver } from "./receiver";
 
@@ -208,6 +217,22 @@ test("failures are retried with exponential backoff of at most an hour, for a da
   expect(now).toBeGreaterThanOrEqual(24 * hour);
   expect(now).toBeLessThan(25 * hour);
   expect(delivery).toMatchObject({ delivered: 7, failedSince: 0, failures: waits.length + 1 });
+});
+
+test("the check of docs/events.md accepts a signature, and refuses changes of secret, body and time", async () => {
+  const docs = readFileSync(join(__dirname, "../../../docs/events.md"), "utf8");
+  const [, code] = /```js\n(.*?)```/s.exec(docs)!;
+  const { isFromOverlay } = (await import(`data:text/javascript,${encodeURIComponent(code!)}`)) as {
+    isFromOverlay(secret: string, header: string | undefined, body: string, now?: number): boolean;
+  };
+  const now = Date.now() / 1000;
+  const header = signatureOf("whsec_a", Math.floor(now), '{"events":[]}');
+  expect(isFromOverlay("whsec_a", header, '{"events":[]}')).toBe(true);
+  expect(isFromOverlay("whsec_b", header, '{"events":[]}')).toBe(false);
+  expect(isFromOverlay("whsec_a", header, '{"events":[1]}')).toBe(false);
+  expect(isFromOverlay("whsec_a", header, '{"events":[]}', now + 301)).toBe(false);
+  expect(isFromOverlay("whsec_a", header.replace(/^t=./, "t=2"), '{"events":[]}')).toBe(false);
+  expect(isFromOverlay("whsec_a", undefined, '{"events":[]}')).toBe(false);
 });
 
 test.each([

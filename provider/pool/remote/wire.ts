@@ -1,0 +1,304 @@
+import { z } from "zod";
+import { CODES, type Code, OverlayError } from "../../errors";
+import { isExtent, isJson, isLeaseId, isPoolName, isPort, isRequestId, isText, isUid, isWord } from "../storage/fields";
+import { extentCodec } from "../storage/records";
+import type {
+  By,
+  Changes,
+  Condition,
+  ExistingLease,
+  Extent,
+  Grant,
+  Json,
+  Lease,
+  LeaseEnd,
+  LoggedEvent,
+  PoolSpec,
+  Port,
+  PreviousHolder,
+  Request,
+  StoreIdentity,
+  StoreVersion,
+  Tenant,
+  Usage,
+} from "../types";
+
+/**
+ * The types of the pool as JSON: extents as `FIRST-LAST` in hexadecimal, as in the rows of a store, other bigints in decimal. Each schema
+ * both encodes and decodes. Requests with a field that is not known are refused; in answers such a field is dropped, because a newer service
+ * may send more than an older client knows.
+ */
+
+/** Entries of a list in a request. */
+const MOST = 10_000;
+
+/** A schema for each field of T: a field that is added to the type must be added here, too. */
+const fieldsOf =
+  <T>() =>
+  <F extends { [K in keyof Required<T>]: z.ZodType }>(fields: F) =>
+    z.object(fields);
+
+export const text = z.string().refine(isText, "must be plain text of at most 4000 characters");
+export const poolName = z.string().refine(isPoolName, "must be the name of a pool");
+const word = z.string().refine(isWord, "must be a word");
+const uid = z.string().refine(isUid, "must be a uid");
+export const leaseId = z.string().refine(isLeaseId, "must be a lease id");
+const time = z.number().min(0);
+export const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+const json = z.custom<Json>((value) => value !== undefined && isJson(value), "must be JSON with plain text");
+const labels = z.record(text, text).refine((map) => Object.keys(map).length <= MOST, `must have at most ${MOST}`);
+const list = <S extends z.ZodType>(schema: S) => z.array(schema).max(MOST);
+
+export const bigint = z.codec(z.string().regex(/^-?\d{1,40}$/, "must be a whole number"), z.bigint(), {
+  decode: (digits) => BigInt(digits),
+  encode: String,
+});
+
+export const extent = z.codec(
+  z.string().refine(isExtent, "must be FIRST-LAST in hexadecimal"),
+  z.object({ first: z.bigint().min(0n), last: z.bigint() }),
+  {
+    decode: (hexadecimal, context): Extent => {
+      try {
+        return extentCodec.decode(hexadecimal);
+      } catch {
+        context.issues.push({ code: "custom", message: "must not end before it begins", input: hexadecimal });
+        return z.NEVER;
+      }
+    },
+    encode: extentCodec.encode,
+  },
+);
+export const extents = list(extent);
+
+export const tenant = fieldsOf<Tenant>()({ org: text, project: text });
+const port = fieldsOf<Port>()({
+  protocol: z.enum(["tcp", "udp", "sctp"]),
+  port: z.number().refine(isPort, "must be a port"),
+});
+const ports = list(port);
+
+export const quota = z.strictObject({ maxIps: count.exactOptional(), maxReservations: count.exactOptional() });
+
+export const poolSpec = fieldsOf<PoolSpec>()({
+  name: poolName,
+  kind: z.enum(["space", "address", "id", "port"]),
+  extents,
+  reserved: extents.exactOptional(),
+  staticOnly: extents.exactOptional(),
+  allocation: z.enum(["lowest", "hashed", "random", "external"]),
+  autoAssign: z.boolean().exactOptional(),
+  avoidBoundaryIps: z.boolean().exactOptional(),
+  quota: quota.exactOptional(),
+  tenant: tenant.exactOptional(),
+  warnAtPercent: z.number().exactOptional(),
+  reclaimAfter: z.number().exactOptional(),
+  data: json.exactOptional(),
+});
+export const givenSpec = poolSpec.strict();
+
+/** An owner of leases that a client makes. The service itself is the owner of others. */
+const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
+
+const requestFields = {
+  pool: poolName,
+  owner,
+  type: word,
+  names: list(text).exactOptional(),
+  tenant: tenant.exactOptional(),
+  labels: labels.exactOptional(),
+  usedBy: text.exactOptional(),
+  data: json.exactOptional(),
+  sharingKey: text.exactOptional(),
+  ports: ports.exactOptional(),
+  takes: z.boolean().exactOptional(),
+  idempotent: z.boolean().exactOptional(),
+  prefer: extents.exactOptional(),
+  formerOwner: owner.exactOptional(),
+  program: word.exactOptional(),
+};
+
+/** Without `by`: a service takes the user from the access token. */
+export const request = fieldsOf<Omit<Request, "by">>()({
+  ...requestFields,
+  childPool: z
+    .union([givenSpec, z.literal("ask").describe("It follows from the extents: see the question `childPool`.")])
+    .exactOptional(),
+  want: extents.exactOptional(),
+  size: bigint.refine((size) => size > 0n, "must be positive").exactOptional(),
+  within: extent.exactOptional(),
+  also: extents.exactOptional(),
+  onPortConflict: z.enum(["fail", "anotherAddress"]).exactOptional(),
+  ttl: count.exactOptional(),
+}).strict();
+
+export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
+  ...requestFields,
+  want: extents,
+  childPool: givenSpec.exactOptional(),
+  identity: z.strictObject({ uid, leaseId }).exactOptional(),
+  state: z.literal("used").exactOptional(),
+}).strict();
+
+export const missingPool = z.strictObject({ pool: poolName, leaseId, childPool: givenSpec });
+
+export const changes = fieldsOf<Omit<Changes, "by">>()({
+  names: list(text).exactOptional(),
+  childPool: givenSpec.exactOptional(),
+  labels: labels.exactOptional(),
+  usedBy: text.exactOptional(),
+  data: json.exactOptional(),
+  tenant: tenant.nullable().exactOptional(),
+  owner: owner.exactOptional(),
+  state: z.enum(["reserved", "used"]).exactOptional(),
+  ttl: count.nullable().exactOptional(),
+  extents: extents.exactOptional(),
+  sharingKey: text.nullable().exactOptional(),
+  ports: ports.exactOptional(),
+  takes: z.boolean().exactOptional(),
+  deleting: z.boolean().exactOptional(),
+}).strict();
+
+/** JSON has no undefined, which means in `data` that there is no such entry: an absent `value`. */
+const dataEntriesOf = z.codec(
+  list(z.strictObject({ key: text, value: json.exactOptional() })),
+  z.record(z.string(), z.union([json, z.undefined()])),
+  {
+    decode: (entries) => Object.fromEntries(entries.map(({ key, value }) => [key, value])),
+    encode: (data) =>
+      Object.entries(data).map(([key, value]) => (value === undefined ? { key } : { key, value: value as Json })),
+  },
+);
+
+export const condition = fieldsOf<Condition>()({
+  state: z.enum(["reserved", "used"]).exactOptional(),
+  usedBy: text.exactOptional(),
+  data: dataEntriesOf.exactOptional(),
+}).strict();
+
+export const by: z.ZodType<By> = z.union([
+  z.strictObject({ leaseId }),
+  z.strictObject({ uid }),
+  z.strictObject({ owner: text }),
+  z.strictObject({ value: bigint }),
+  z.strictObject({ name: text }),
+]);
+
+const previousHolder = fieldsOf<PreviousHolder>()({
+  owner: text,
+  type: word,
+  uid,
+  leaseId,
+  createdAt: time,
+  lastSeen: time,
+});
+
+const leaseEnd = fieldsOf<LeaseEnd>()({
+  reason: z.enum(["released", "expired", "taken", "out of range", "pool deleted"]),
+  takenBy: text.exactOptional(),
+  wasOffer: z.boolean().exactOptional(),
+});
+
+export const lease = fieldsOf<Lease>()({
+  pool: poolName,
+  owner: text,
+  type: word,
+  extents: z.array(extent).min(1),
+  state: z.enum(["offered", "reserved", "used", "quarantined", "ended"]),
+  leaseId,
+  uid,
+  childPool: poolName.exactOptional(),
+  sharingKey: text.exactOptional(),
+  ports: z.array(port).exactOptional(),
+  createdAt: time,
+  updatedAt: time,
+  lastSeen: time,
+  expiresAt: time.exactOptional(),
+  quarantinedUntil: time.exactOptional(),
+  quarantinedFor: previousHolder.exactOptional(),
+  request: z.string().refine(isRequestId).exactOptional(),
+  shownTo: z.array(word).exactOptional(),
+  waitsFor: z.array(uid).exactOptional(),
+  deletingSince: time.exactOptional(),
+  end: leaseEnd.exactOptional(),
+  warnings: z.array(text).exactOptional(),
+  names: z.array(text).exactOptional(),
+  tenant: tenant.exactOptional(),
+  labels: z.record(text, text).exactOptional(),
+  usedBy: text.exactOptional(),
+  ttl: z.number().exactOptional(),
+  data: json.exactOptional(),
+  by: text.exactOptional(),
+});
+
+const eventFields = {
+  at: time,
+  what: z.enum([
+    "claimed",
+    "renewed",
+    "used",
+    "unused",
+    "amended",
+    "renamed",
+    "released",
+    "expired",
+    "reclaimed",
+    "handed over",
+    "imported",
+  ]),
+  pool: poolName,
+  owner: text,
+  uid,
+  leaseId,
+  extents: z.array(extent),
+  tenant: tenant.exactOptional(),
+  usedBy: text.exactOptional(),
+  by: text.exactOptional(),
+  takenBy: text.exactOptional(),
+  formerOwner: text.exactOptional(),
+};
+export const event = fieldsOf<Omit<LoggedEvent, "id">>()(eventFields);
+export const loggedEvent = fieldsOf<LoggedEvent>()({ ...eventFields, id: count });
+
+export const usage = fieldsOf<Usage>()({
+  capacity: bigint,
+  held: bigint,
+  offered: count,
+  reserved: count,
+  used: count,
+  quarantined: count,
+  warning: text.exactOptional(),
+});
+
+const epoch = z.string().regex(/^[\w.-]{0,200}$/, "must be an epoch");
+export const storeVersion = fieldsOf<StoreVersion>()({ version: count, epoch });
+export const storeIdentity = fieldsOf<StoreIdentity>()({ version: count, epoch, id: word });
+
+export const grant = fieldsOf<Grant>()({
+  pool: poolName,
+  value: bigint,
+  runner: text,
+  owner: text,
+  leaseId,
+  expiresAt: time.exactOptional(),
+});
+
+/** The longest text of an error. */
+const sentence = z.string().max(20_000);
+
+/** An error as RFC 9457 has it in `application/problem+json`, as far as it is needed here. */
+export const problem = z.object({
+  code: z.string(),
+  what: sentence,
+  fix: sentence,
+  property: z.string().max(1000).exactOptional(),
+});
+
+/** A code that only a newer service knows becomes `INTERNAL`. */
+export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
+  decode: ({ code, what, fix, property }) => {
+    const error = new OverlayError(CODES.find((known) => known === code) ?? ("INTERNAL" satisfies Code), what, fix);
+    return property === undefined ? error : error.about(property);
+  },
+  encode: ({ code, what, fix, property }) => ({ code, what, fix, ...(property !== undefined && { property }) }),
+});

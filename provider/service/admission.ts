@@ -1,0 +1,82 @@
+import { openSession } from "../access/bounded-operations";
+import { type Caller, requireScope, type Scope } from "../access/caller";
+import { OverlayError } from "../errors";
+import { isLoopbackName } from "../loopback";
+import type { Context } from "../reservations";
+import type { ServiceContext } from "./app";
+import { RateLimit } from "./rate-limit";
+
+/** Tokens that are not known from the last second, for each address: each costs a read of the store. */
+const UNKNOWN_TOKENS_PER_SECOND = 50;
+
+/** What an interface knows of a request before it is admitted. */
+export interface Credentials {
+  /** `Bearer TOKEN`. */
+  authorization: string | undefined;
+  /** The address that it comes from. */
+  ip: string;
+  /** The name under which the client reaches the service. */
+  host: string | undefined;
+  /** The site of the page, if the client is a browser. */
+  origin?: string | undefined;
+}
+
+/** Decides who may make a request, for all interfaces of a service: they share the limits of an access token. */
+export class Admission {
+  readonly #requests: RateLimit;
+  readonly #unknownTokens = new RateLimit(UNKNOWN_TOKENS_PER_SECOND);
+
+  constructor(private readonly service: ServiceContext) {
+    this.#requests = new RateLimit(service.limits.rateLimit);
+  }
+
+  /** The caller of a request; without authentication, the operator. */
+  async identify(request: Credentials): Promise<Caller> {
+    const { authenticator, operator } = this.service;
+    if (!authenticator) {
+      refuseBrowsers(request);
+      return operator;
+    }
+    const token = readBearerToken(request.authorization);
+    if (authenticator.isCached(token)) return authenticator.authenticate(token);
+    if (!this.#unknownTokens.take(request.ip))
+      throw rateLimitError(`Address ${request.ip}, with unknown tokens,`, UNKNOWN_TOKENS_PER_SECOND);
+    const caller = await authenticator.authenticate(token);
+    this.#unknownTokens.giveBack(request.ip);
+    return caller;
+  }
+
+  /** For the functions of `reservations/`, in the bounds of the caller. */
+  admit(caller: Caller, scope: Scope): Context {
+    const { limits, tokenKeys, tenantDefaults, authenticator } = this.service;
+    if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
+    requireScope(caller, scope);
+    const pool = openSession(this.service.pool, caller);
+    const name = authenticator && { caller: caller.name };
+    return { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
+  }
+}
+
+export function readBearerToken(authorization: string | undefined): string {
+  const [, token] = /^Bearer +([^\s]+)$/i.exec(authorization ?? "") ?? [];
+  if (token !== undefined) return token;
+  throw new OverlayError(
+    "ACCESS_TOKEN_MISSING",
+    "The request has no access token.",
+    "Send `Authorization: Bearer TOKEN`; `overlayctl access create` makes a token.",
+  );
+}
+
+/** Without authentication, a web page in a browser on this machine must not reach the service, also not by a name that leads to loopback. */
+function refuseBrowsers({ host = "", origin }: Credentials): void {
+  const names = [host, ...(origin === undefined ? [] : [origin.replace(/^https?:\/\//, "")])];
+  if (names.every((name) => isLoopbackName(name.replace(/:\d+$/, "")))) return;
+  throw new OverlayError(
+    "ACCESS_DENIED",
+    `The service runs without authentication, and answers requests for localhost only, not for ${names.join(" from ")}.`,
+    "Use http://127.0.0.1, or start it with authentication.",
+  );
+}
+
+const rateLimitError = (who: string, perSecond: number): OverlayError =>
+  new OverlayError("RATE_LIMITED", `${who} may send ${perSecond} requests a second.`, "Wait a second, and try again.");

@@ -1,0 +1,33 @@
+import { operationsFor } from "../../access/bounded-operations";
+import type { Caller } from "../../access/caller";
+import { hasScope } from "../../access/caller";
+import { API, bodyOf, PROCEDURES } from "../../pool/remote/api";
+import { serveCall } from "../../pool/remote/serve";
+import { answers } from "../answers";
+import type { RouteGroup } from "../app";
+
+/** Bytes of a call: a stack may import many leases at once. */
+const CALL_LIMIT = 4 * 1024 * 1024;
+
+/**
+ * The service as a store, for stacks without access to the database. These routes are for the client of the same or an earlier release
+ * (`pool/remote`), so they are not in the OpenAPI document.
+ */
+export const operationRoutes: RouteGroup = (app, { pool, limits }) => {
+  for (const name of PROCEDURES) {
+    app.route({
+      method: "POST",
+      url: `/${name}`,
+      bodyLimit: Math.max(limits.bodyLimit, CALL_LIMIT),
+      config: { scope: "preview" },
+      schema: { hide: true, body: bodyOf(name), response: answers(API[name].output) },
+      handler: async ({ body, caller }) =>
+        serveCall(name, body, userOf(caller), (session) => operationsFor(pool.operations.session(session), caller)),
+    });
+  }
+};
+
+const userOf = (caller: Caller) => ({
+  name: caller.name,
+  may: (scope: "preview" | "deploy") => hasScope(caller, scope),
+});

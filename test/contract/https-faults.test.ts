@@ -1,0 +1,183 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
+import { openPool } from "../../provider/pool";
+import { createMemoryStore } from "../../provider/pool/engines/memory/store";
+import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
+import { StoredPool } from "../../provider/pool/pool";
+import { ensureLayout } from "../../provider/pool/storage/layout";
+import type { Store } from "../../provider/pool/storage/store";
+import type { Pool, Request } from "../../provider/pool/types";
+import { by, createPool, existingLease, extents, firstOf, network, requestFor } from "./fixture";
+import { HttpProxy } from "./servers/http-proxy";
+import { type Service, serveInProcess } from "./servers/service";
+
+/** Answers that get lost, and several instances of the service on one store. */
+
+const TERMS = { offerTtl: 3600, quarantine: 300, swapWait: 0.5 };
+const inStack = (name: string) => `scope/urn:pulumi:dev::project::overlay:index:IPReservation::${name}`;
+const [a, b, c] = ["a", "b", "c"].map(inStack) as [string, string, string];
+
+let services: Service[];
+let proxy: HttpProxy;
+let operator: Pool;
+const folder = mkdtempSync(join(tmpdir(), "overlay-service-"));
+let files = 0;
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** One instance of the service on each of the stores. */
+async function serve(...stores: Store[]): Promise<void> {
+  await ensureLayout(stores[0]!);
+  services = await Promise.all(
+    stores.map((store) => serveInProcess(new StoredPool(store, TERMS), { caller: { name: "ci", scopes: ["deploy"] } })),
+  );
+  proxy = await HttpProxy.before(services.map(({ port }) => port));
+  operator = new StoredPool(stores[0]!, TERMS);
+}
+
+/** A run of Pulumi. */
+const newRun = (): Promise<Pool> => openPool(proxy.url, { ...TERMS, storeToken: "unused", actor: "ann@host" });
+
+afterEach(async () => {
+  expect(await operator.fsck()).toEqual([]);
+  await proxy.close();
+  await Promise.all(services.map(({ app }) => app.close()));
+});
+
+describe("an answer that gets lost", () => {
+  let pool: Pool;
+  beforeEach(async () => {
+    await serve(createMemoryStore());
+    pool = await newRun();
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+  });
+
+  test("of an offer or a claim: the owner gets the same value", async () => {
+    proxy.loseAnswers("offer");
+    const offer = await pool.offer(by(a));
+    proxy.loseAnswers("claim", 2);
+    const lease = await pool.claim(requestFor(a, "1"));
+    expect(lease).toMatchObject({ uid: offer.uid, state: "reserved" });
+    expect(await pool.find("pool/p", { leaseId: lease.leaseId })).toEqual(lease);
+    expect(await pool.leases("pool/p")).toHaveLength(1);
+    await operator.mustInclude({ ...(await pool.identity()), ...pool.versionOf(lease) });
+  });
+
+  test("of a batch: no more leases than requests", async () => {
+    proxy.loseAnswers("claimAll");
+    const leases = await pool.claimAll([by("x"), by("y")]);
+    expect((await pool.leases("pool/p")).map(({ leaseId }) => leaseId)).toEqual(leases.map(({ leaseId }) => leaseId));
+  });
+
+  test("of a change that compares what it changes: it is made once, and its own version is known", async () => {
+    const { leaseId } = await pool.claim(by(a, { data: { run: "r0" } }));
+    proxy.loseAnswers("amend");
+    const changed = await pool.amend("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } });
+    expect(changed).toMatchObject({ data: { run: "r1" } });
+    expect(pool.versionOf(changed)).toMatchObject({ version: (await operator.identity()).version });
+    proxy.loseAnswers("amend");
+    const used = { state: "used", usedBy: "box" } as const;
+    expect(await pool.amend("pool/p", leaseId, used, { onlyIf: { state: "reserved" } })).toMatchObject(used);
+  });
+
+  test("of a change that another process has made: it is refused", async () => {
+    const { leaseId } = await pool.claim(by(a, { data: { run: "r0" } }));
+    await operator.amend("pool/p", leaseId, { data: { run: "other" } });
+    proxy.loseAnswers("amend");
+    await expect(
+      pool.amend("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } }),
+    ).rejects.toMatchObject({ code: "LEASE_CHANGED" });
+  });
+
+  test("of a release: the lease is released, and one that was kept is not", async () => {
+    const lease = await pool.claim(by(a));
+    proxy.loseAnswers("release");
+    const onlyIf = { state: "used" } as const;
+    expect(await pool.release("pool/p", lease.leaseId, { onlyIf })).toBe(false);
+    proxy.loseAnswers("release");
+    expect(await pool.release("pool/p", lease.leaseId)).toBe(true);
+    expect(await pool.find("pool/p", { owner: a })).toBeUndefined();
+  });
+
+  test("of an import, a heartbeat and the close of a pool", async () => {
+    proxy.loseAnswers("importLeases");
+    const { conflicts } = await pool.importLeases([existingLease(by("x"), "5")]);
+    expect(conflicts).toEqual([]);
+    expect(await pool.find("pool/p", { value: 5n })).toMatchObject({ owner: "x" });
+    const opener = await pool.claim(network("n", "10.0.0.0/8"));
+    for (const name of ["touch", "close"]) proxy.loseAnswers(name);
+    await pool.touch(opener.pool, opener.leaseId);
+    await pool.close(opener.pool, opener.leaseId);
+    await expect(pool.claim({ ...by("y"), pool: "network/n" })).rejects.toThrow(/is being deleted/);
+  });
+
+  test("of an offer that is refused in this run: it is refused, and the next run gets it", async () => {
+    const first = await pool.offer(by(a));
+    proxy.loseAnswers("offer", 1, { after: 1 }); // behind the question
+    const wanted = requestFor(b, String(firstOf(first)));
+    await expect(pool.offer(wanted)).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    const next = await newRun();
+    expect(await next.offer(wanted)).toMatchObject({ owner: b, extents: first.extents });
+    expect(firstOf(await next.offer(by(a)))).not.toBe(firstOf(first));
+  });
+});
+
+describe("two instances that get every other request", () => {
+  const stores: [string, () => Promise<[Store, Store]>][] = [
+    [
+      "one memory",
+      async () => {
+        const store = createMemoryStore();
+        return [store, store];
+      },
+    ],
+    [
+      "a SQLite file",
+      async () => {
+        const path = join(folder, `${files++}.db`);
+        return [await openSqliteStore(path, {}), await openSqliteStore(path, {})];
+      },
+    ],
+  ];
+
+  test.each(stores)("on %s: resources swap their values, as preview has shown", async (_, open) => {
+    await serve(...(await open()));
+    const before = await newRun();
+    await createPool(before, { extents: extents("1-9"), kind: "id" });
+    const swap: [string, string, string][] = [
+      [a, "1", "2"],
+      [b, "2", "3"],
+      [c, "3", "1"],
+    ];
+    for (const [owner, has] of swap) await before.claim(requestFor(owner, has));
+    const preview = await newRun();
+    for (const [owner, , next] of swap) await preview.offer(requestFor(owner, next));
+    const up = await newRun();
+    for (const [owner, , next] of swap) await up.offer(requestFor(owner, next), { inUp: true });
+    for (const [owner, , next] of swap) await up.claim(requestFor(owner, next));
+    expect((await up.leases("pool/p")).map(({ owner }) => owner)).toEqual([c, a, b]);
+  });
+
+  test.each(stores)("on %s: a network and its runners have the pools that preview has shown", async (_, open) => {
+    await serve(...(await open()));
+    const [preview, up] = [await newRun(), await newRun()];
+    const spec = { ...network("n", "10.0.0.0/8").childPool, allocation: "random" as const };
+    const opened = await up.claim({ ...network("n", "10.0.0.0/8"), childPool: spec });
+    const runner: Request = {
+      pool: opened.childPool!,
+      owner: a,
+      type: "RunnerSubnet",
+      childPool: ([id]) => ({
+        name: "runner/n/r",
+        kind: "address",
+        extents: [{ first: id!.first * 256n, last: id!.first * 256n + 9n }],
+        allocation: "lowest",
+      }),
+    };
+    const offer = await preview.offer(runner);
+    const lease = await up.claim({ ...runner, want: offer.extents });
+    expect(lease.childPool).toBe("runner/n/r");
+    expect((await up.spec("runner/n/r"))?.extents[0]?.first).toBe(firstOf(lease) * 256n);
+  });
+});

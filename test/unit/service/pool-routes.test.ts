@@ -1,0 +1,314 @@
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { AccessTokenInput } from "../../../provider/access";
+import { openPool } from "../../../provider/pool";
+import { PROCEDURES, type ProcedureName } from "../../../provider/pool/remote/api";
+import type { Lease, Pool, Request } from "../../../provider/pool/types";
+import { Stage } from "../lifecycle/stage";
+import { TestService } from "./service";
+
+/** The service as a store: which access token may do what, and what requests it refuses. */
+const ACME = { org: "acme", project: "shop" };
+const OTHER = { org: "other", project: "web" };
+const SESSION = { actor: "ann@laptop", offerTtl: 3600, quarantine: 300 };
+let stage: Stage;
+let service: TestService;
+let lease: Lease;
+let offer: Lease;
+/** The token of the lease. */
+let signed: string;
+let seen: object;
+
+beforeEach(async () => {
+  stage = await Stage.up();
+  await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
+  lease = await stage.pool.claim(request("a", { childPool: childPool("pool/child") }));
+  offer = await stage.pool.offer(request("b"));
+  signed = (await stage.pool.signTokens([lease]))[0]!;
+  seen = await stage.pool.identity();
+  service = await TestService.on(stage.pool);
+});
+afterEach(() => service.app.close());
+
+const request = (owner: string, more: Partial<Request> = {}): Request => ({
+  pool: "pool/web",
+  owner,
+  type: "IPReservation",
+  ...more,
+});
+const childPool = (name: string) => ({
+  name,
+  kind: "id" as const,
+  extents: [{ first: 1n, last: 9n }],
+  allocation: "lowest" as const,
+});
+
+const call = (name: string, token: string | undefined, input: unknown, session: object = SESSION) =>
+  service.send(`POST /api/pool/v1/${name}`, token, { payload: { session, input } as never });
+
+async function outcome(name: string, token: string | undefined, input: unknown): Promise<string> {
+  const answer = await call(name, token, input);
+  return answer.statusCode === 200 ? "200" : `${answer.statusCode} ${answer.json().code}`;
+}
+
+let made = 0;
+const tokenWith = (scopes: AccessTokenInput["scopes"], bounds: Partial<AccessTokenInput> = {}): Promise<string> =>
+  service.token(`t${++made}`, scopes, bounds);
+
+const at = () => ({ pool: lease.pool, leaseId: lease.leaseId });
+const asking = (input: object) => ({ call: input, answers: [] });
+
+/** An input that succeeds, and the scope that it needs. */
+const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: () => unknown][]> = {
+  hello: [["preview", () => ({})]],
+  offer: [
+    ["preview", () => asking({ request: request("c"), terms: { inUp: false } })],
+    ["deploy", () => asking({ request: request("c"), terms: { inUp: true } })],
+  ],
+  claim: [["deploy", () => asking({ request: request("c") })]],
+  claimAll: [["deploy", () => asking({ requests: [request("c")] })]],
+  amend: [
+    ["preview", () => asking({ ...at(), changes: { labels: {} }, dryRun: true })],
+    ["deploy", () => asking({ ...at(), changes: { labels: {} } })],
+    ["deploy", () => asking({ ...at(), changes: { labels: {} }, dryRun: false })],
+  ],
+  importLeases: [
+    ["preview", () => asking({ leases: [], dryRun: true })],
+    ["deploy", () => asking({ leases: [{ ...request("c"), want: ["ffffc0a8070c-ffffc0a8070c"] }] })],
+  ],
+  close: [["deploy", at]],
+  release: [["deploy", at]],
+  withdraw: [["preview", () => ({ pool: offer.pool, leaseId: offer.leaseId })]],
+  touch: [["deploy", at]],
+  signTokens: [["deploy", () => ({ leases: [at()] })]],
+  openToken: [["preview", () => ({ token: signed })]],
+  find: [["preview", () => ({ pool: "pool/web", by: { value: String(lease.extents[0]!.first) } })]],
+  endOf: [["preview", () => ({ pool: "pool/web", uid: lease.uid })]],
+  holder: [["preview", () => ({ name: "pool/web" })]],
+  spec: [["preview", () => ({ pool: "pool/web" })]],
+  leases: [["preview", () => ({ pool: "pool/web", limit: 10 })]],
+  pools: [["preview", () => ({ prefix: "", limit: 10 })]],
+  freeExtents: [["preview", () => ({ pool: "pool/web", limit: 10 })]],
+  poolsEndingWith: [["preview", () => ({ pool: "pool/web" })]],
+  usage: [["preview", () => ({ pool: "pool/web" })]],
+  usages: [["preview", () => ({ prefix: "" })]],
+  history: [["preview", () => ({ pool: "pool/web" })]],
+  events: [["preview", () => ({ after: 0 })]],
+  identity: [["preview", () => ({})]],
+  findSeen: [["preview", () => ({ seen })]],
+};
+describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i) => [name, i, scope, input] as const)))(
+  "%s (%i), which needs %s",
+  (name, _, scope, input) => {
+    test("is done for a token that has the scope", async () => {
+      expect(await outcome(name, await tokenWith([scope]), input())).toBe("200");
+      expect(await outcome(name, await tokenWith(["admin"]), input())).toMatch(/^200$|^409 LEASE_FENCED$/);
+    });
+
+    test("is refused for others", async () => {
+      expect(await outcome(name, undefined, input())).toBe("401 ACCESS_TOKEN_MISSING");
+      expect(await outcome(name, await tokenWith(["read", "reserve"]), input())).toBe("403 ACCESS_DENIED");
+      if (scope === "deploy")
+        expect(await outcome(name, await tokenWith(["preview"]), input())).toBe("403 ACCESS_DENIED");
+    });
+  },
+);
+
+test("the refusal says which token, and which scope is needed", async () => {
+  const token = await service.token("ci-fork", ["preview"]);
+  const answer = await call("claim", token, asking({ request: request("c") }));
+  expect(answer.json()).toMatchObject({
+    code: "ACCESS_DENIED",
+    what: "Access token ci-fork may only preview: it may not change leases.",
+    fix: "Use a token with the scope deploy for up, refresh and destroy.",
+  });
+});
+
+test("a preview ends offers, but no lease", async () => {
+  const token = await tokenWith(["preview"]);
+  expect((await call("withdraw", token, at())).json()).toEqual({ withdrawn: false });
+  expect((await call("withdraw", token, { pool: offer.pool, leaseId: offer.leaseId })).json()).toEqual({
+    withdrawn: true,
+  });
+  expect((await stage.pool.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
+});
+
+test("the history names the token and the user, whatever the request says", async () => {
+  const token = await service.token("ci", ["deploy"]);
+  await call("claim", token, asking({ request: request("c") }), { ...SESSION, actor: "ann@laptop" });
+  expect(await call("claim", token, asking({ request: { ...request("d"), by: "root" } }))).toMatchObject({
+    statusCode: 400,
+  });
+  const events = await stage.pool.history("pool/web");
+  expect(events.filter(({ owner }) => owner === "c").map(({ by }) => by)).toEqual(["ci (ann@laptop)"]);
+});
+
+test("the client may shorten its offers and lengthen its quarantine, not the other way round", async () => {
+  const token = await tokenWith(["deploy"]);
+  const terms = { inUp: false };
+  const expiry = async (owner: string, offerTtl: number) => {
+    const answer = await call("offer", token, asking({ request: request(owner), terms }), { ...SESSION, offerTtl });
+    return (answer.json().result.lease.expiresAt - stage.now) / 1000;
+  };
+  expect([await expiry("c", 60), await expiry("d", 1e6)]).toEqual([60, 3600]);
+  await call("release", token, at(), { ...SESSION, quarantine: 0 });
+  expect(await stage.pool.endOf("pool/web", lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
+});
+
+describe("a token that is bound to a tenant", () => {
+  const claimAs = async (token: string, owner: string, more: object = {}) =>
+    (await call("claim", token, asking({ request: { ...request(owner), ...more } }))).json();
+
+  test("gives its tenant to leases and to the pools that they open", async () => {
+    const token = await tokenWith(["deploy"], { tenant: ACME });
+    const spec = { ...childPool("pool/mine"), extents: ["1-9"], tenant: OTHER };
+    const { result } = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
+    expect(result.value.tenant).toEqual(ACME);
+    expect((await stage.pool.spec("pool/mine"))?.tenant).toEqual(ACME);
+    const changes = { tenant: OTHER, childPool: { ...spec, warnAtPercent: 50 } };
+    await call("amend", token, asking({ pool: "pool/web", leaseId: result.value.leaseId, changes }));
+    expect(await stage.pool.spec("pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
+  });
+
+  test("reaches no lease of others, and signs no token for it", async () => {
+    const token = await tokenWith(["deploy"], { tenant: OTHER });
+    for (const name of ["release", "close", "touch"] as const)
+      expect(await outcome(name, token, at())).toBe("403 ACCESS_DENIED");
+    expect(await outcome("signTokens", token, { leases: [at()] })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("amend", token, asking({ ...at(), changes: { owner: "mine" } }))).toBe("403 ACCESS_DENIED");
+    expect(await outcome("withdraw", token, { pool: offer.pool, leaseId: offer.leaseId })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("claim", token, asking({ request: request("a") }))).toBe("403 ACCESS_DENIED");
+    expect(await outcome("poolsEndingWith", token, { pool: "pool/web" })).toBe("403 ACCESS_DENIED");
+    // It sees the lease of a pool that it may use, but no offer of others.
+    const { leases } = (await call("leases", token, { pool: "pool/web", limit: 10 })).json();
+    expect(leases).toMatchObject([{ owner: "a", childPool: "pool/child" }]);
+  });
+
+  test("makes the range of all tenants, if there is none, without a tenant", async () => {
+    const pool = await served(await tokenWith(["deploy"], { tenant: ACME }));
+    stage.deps = { ...stage.deps, pool: async () => pool };
+    const { ip } = await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
+    expect(ip).toMatch(/^10\./);
+    expect(await stage.pool.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
+    expect((await stage.pool.spec("pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
+    const other = await served(await tokenWith(["deploy"], { tenant: OTHER }));
+    stage.deps = { ...stage.deps, pool: async () => other };
+    await stage.make("IPReservation", "second", { tenant: OTHER, type: "clusterIP" });
+    expect((await stage.pool.spec("pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
+  });
+});
+
+async function served(token: string): Promise<Pool> {
+  if (!service.app.server.listening) await service.app.listen({ host: "127.0.0.1", port: 0 });
+  const { port } = service.app.server.address() as AddressInfo;
+  return openPool(`http://127.0.0.1:${port}`, { ...SESSION, storeToken: token });
+}
+
+describe("through the client", () => {
+  test("a preview shows what an up gives, and an up with its token is refused before anything is changed", async () => {
+    const pool = await served(await service.token("ci-fork", ["preview"]));
+    stage.deps = { ...stage.deps, pool: async () => pool };
+    const shown = await stage.preview("IPReservation", "r", { pool: "web" });
+    const { failures } = await stage.check("IPReservation", "r", { pool: "web" });
+    expect(failures.map(({ reason }) => reason)).toEqual([
+      "ACCESS_DENIED: Access token ci-fork may only preview: it may not change leases. Use a token with the scope deploy for up, refresh and destroy.",
+    ]);
+    await expect(pool.claim(request("c"))).rejects.toMatchObject({ code: "ACCESS_DENIED" });
+    const deploying = await served(await tokenWith(["deploy"]));
+    stage.deps = { ...stage.deps, pool: async () => deploying };
+    expect(await stage.make("IPReservation", "r", { pool: "web" })).toMatchObject({ ip: shown.ip });
+  });
+
+  test.each<[string, (pool: Pool) => unknown]>([
+    ["secrets", (pool) => pool.findSecret("tokenKeys")],
+    ["a change of secrets", (pool) => pool.replaceSecret("tokenKeys", () => "x")],
+    ["a check", (pool) => pool.fsck()],
+    ["a repair", (pool) => pool.fsck({ repair: true })],
+    ["a recovery", (pool) => pool.adoptIdentity([], 1)],
+    ["access tokens", (pool) => pool.accessTokens()],
+    ["webhooks", async (pool) => pool.webhooks.list()],
+  ])("%s: only where the store is", async (_, act) => {
+    const pool = await served(await tokenWith(["admin"]));
+    await expect(act(pool)).rejects.toThrow(
+      /^ACCESS_DENIED: The service at http:.* does not .* for others\. Run the command on a machine of the service/,
+    );
+  });
+
+  test("a token that was revoked, or is of another store, is refused when the store is opened", async () => {
+    await expect(served(`ovl_00000000_${"A".repeat(43)}`)).rejects.toMatchObject({ code: "ACCESS_TOKEN_INVALID" });
+    await expect(served("not\na token")).rejects.toMatchObject({ code: "SETTING_INVALID" });
+  });
+});
+
+describe("a hostile request", () => {
+  const good = () => asking({ request: request("c") });
+  const withRequest = (more: object) => asking({ request: { ...request("c"), ...more } });
+
+  test.each<[string, string, () => unknown, RegExp]>([
+    ["an unknown field", "claim", () => withRequest({ admin: true }), /INPUT_INVALID/],
+    ["an owner of the service", "claim", () => withRequest({ owner: "service/x" }), /INPUT_INVALID/],
+    ["a former owner of the service", "claim", () => withRequest({ formerOwner: "service/x" }), /INPUT_INVALID/],
+    ["a rename to the service", "amend", () => asking({ ...at(), changes: { owner: "service/x" } }), /INPUT_INVALID/],
+    ["an extent as an object", "claim", () => withRequest({ want: [{ first: 1, last: 2 }] }), /INPUT_INVALID/],
+    ["an extent that ends before it begins", "claim", () => withRequest({ want: ["9-1"] }), /INPUT_INVALID/],
+    [
+      "a value past 128 bits",
+      "claim",
+      () => withRequest({ want: [`${"f".repeat(40)}-${"f".repeat(40)}`] }),
+      /INPUT_INVALID/,
+    ],
+    ["no size", "claim", () => withRequest({ size: "0" }), /INPUT_INVALID/],
+    ["a negative ttl", "claim", () => withRequest({ ttl: -1 }), /INPUT_INVALID/],
+    ["a pool name with a line end", "find", () => ({ pool: "pool/web\n", by: { owner: "a" } }), /INPUT_INVALID/],
+    ["two ways to find", "find", () => ({ pool: "pool/web", by: { owner: "a", uid: "u" } }), /INPUT_INVALID/],
+    ["control characters", "claim", () => withRequest({ labels: { x: "\u001b[2J" } }), /INPUT_INVALID/],
+    ["a long list", "claim", () => withRequest({ names: Array(20_000).fill("x") }), /INPUT_INVALID/],
+    ["a large page", "leases", () => ({ pool: "pool/web", limit: 1e9 }), /INPUT_INVALID/],
+    [
+      "an answer to no question",
+      "claim",
+      () => ({ call: { request: request("c") }, answers: [{ id: "x", value: true }] }),
+      /INPUT_INVALID/,
+    ],
+    ["an empty batch", "claimAll", () => asking({ requests: [] }), /INPUT_INVALID/],
+    ["no input", "claim", () => undefined, /INPUT_INVALID/],
+  ])("with %s is refused, and changes nothing", async (_, name, input, expected) => {
+    const before = (await stage.pool.identity()).version;
+    const token = await tokenWith(["admin"]);
+    const written = (await stage.pool.identity()).version;
+    expect(await outcome(name, token, input())).toMatch(expected);
+    expect((await stage.pool.identity()).version).toBe(written);
+    expect(written).toBe(before + 1); // the access token
+  });
+
+  test.each<[string, object]>([
+    ["without an actor", { ...SESSION, actor: undefined }],
+    ["with an actor with a line end", { ...SESSION, actor: "a\nb" }],
+    ["with offers without end", { ...SESSION, offerTtl: -1 }],
+    ["with a tenant", { ...SESSION, tenant: OTHER }],
+  ])("%s in its session is refused", async (_, session) => {
+    const answer = await call("claim", await tokenWith(["admin"]), good(), session);
+    expect([answer.statusCode, answer.json().code]).toEqual([400, "INPUT_INVALID"]);
+  });
+
+  test("to another procedure, method or content is refused", async () => {
+    const token = await tokenWith(["admin"]);
+    expect(await outcome("dropAll", token, {})).toBe("404 NOT_FOUND");
+    expect(await outcome("__proto__", token, {})).toBe("404 NOT_FOUND");
+    expect(await service.outcome("GET /api/pool/v1/find", token)).toMatch(/^40[45] /);
+    const text = { payload: "{", headers: { "content-type": "application/json" } };
+    expect(await service.outcome("POST /api/pool/v1/find", token, text)).toBe("400 INPUT_INVALID");
+    const large = { payload: `"${"x".repeat(5 * 1024 * 1024)}"`, headers: { "content-type": "application/json" } };
+    expect(await service.outcome("POST /api/pool/v1/find", token, large)).toBe("413 BODY_TOO_LARGE");
+  });
+
+  test("no answer and no line of the log has a token or a key", async () => {
+    const token = await tokenWith(["admin"]);
+    const keys = (await stage.pool.findSecret("tokenKeys"))!;
+    const answers = await Promise.all(
+      PROCEDURES.flatMap((name) => SAMPLES[name].map(([, input]) => call(name, token, input()))),
+    );
+    const texts = [...answers.filter(({ body }) => !body.includes("tokens")).map(({ body }) => body), ...service.lines];
+    for (const text of texts) for (const secret of [keys, token, signed]) expect(text).not.toContain(secret);
+  });
+});
