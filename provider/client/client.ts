@@ -1,3 +1,4 @@
+import { followEvents } from "./events";
 import {
   type AddressHistoryInput,
   type AddressStatus,
@@ -5,12 +6,15 @@ import {
   type AvailableInput,
   type BatchInput,
   type Change,
+  type CreatedWebhook,
   type CreatePoolInput,
+  type EventInput,
   type FreeInput,
   type Heartbeat,
   type HistoryInput,
   type Lease,
   type LeasePage,
+  type OverlayEvent,
   type PlaceInput,
   type PoolPage,
   type PoolPageInput,
@@ -30,6 +34,8 @@ import {
   type UseInput,
   type ValidateInput,
   type Validation,
+  type Webhook,
+  type WebhookInput,
 } from "./routes";
 import { type CallOptions, type ClientOptions, Transport } from "./transport";
 
@@ -172,6 +178,40 @@ export class OverlayClient {
     return this.#send(ROUTES.report, { runner, ...input }, options);
   }
 
+  /**
+   * Changes of all pools, or of one pool or tenant, as they are made: from now on, or after the event with the id `after`. A lost connection is replaced by another one, which
+   * goes on after the last event. Throws `EVENTS_LOST` when the service no longer has the next one; `signal` ends it.
+   */
+  events(input: EventInput = {}, { signal, retries }: CallOptions = {}): AsyncGenerator<OverlayEvent, void, void> {
+    const { method, path, effect, answer } = ROUTES.events;
+    const call = { method, path, effect, query: input, headers: { accept: "text/event-stream" } };
+    return followEvents(this.#transport, call, { event: answer, signal, retries });
+  }
+
+  /** Lists the webhooks, and how far each has come. Needs the scope `admin`, as all about webhooks. */
+  async webhooks(options?: CallOptions): Promise<Webhook[]> {
+    return (await this.#send(ROUTES.webhooks, {}, options)).webhooks;
+  }
+
+  /** Sends events from now on to a URL. The secret that signs them is shown only here. */
+  addWebhook(input: WebhookInput, options?: CallOptions): Promise<CreatedWebhook> {
+    return this.#send(ROUTES.addWebhook, input, options);
+  }
+
+  /** Tries a failing or suspended webhook again. */
+  async resumeWebhook(id: string, options?: CallOptions): Promise<void> {
+    await this.#send(ROUTES.resumeWebhook, { id }, options);
+  }
+
+  async removeWebhook(id: string, options?: CallOptions): Promise<void> {
+    await this.#send(ROUTES.removeWebhook, { id }, options);
+  }
+
+  /** Metrics in the text format of Prometheus. */
+  metrics(options?: CallOptions): Promise<string> {
+    return this.#send(ROUTES.metrics, {}, options);
+  }
+
   /** Whether the process lives. */
   health(options?: CallOptions): Promise<{ status: "ok" }> {
     return this.#send(ROUTES.health, {}, options);
@@ -205,14 +245,14 @@ export class OverlayClient {
   }
 
   #send<A>(
-    { method, path, answer, effect }: Route<A>,
+    { path, answer, ...route }: Route<A>,
     input: object,
     options?: CallOptions,
     headers: Record<string, string> = {},
   ): Promise<A> {
     const { filled, rest } = fillPath(path, input);
-    const given = method === "POST" ? { body: rest } : { query: rest };
-    return this.#transport.send({ method, path: filled, effect, headers, ...given }, answer, options);
+    const given = route.method === "POST" ? { body: rest } : { query: rest };
+    return this.#transport.send({ ...route, path: filled, headers, ...given }, answer, options);
   }
 }
 

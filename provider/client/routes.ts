@@ -1,8 +1,9 @@
-import type { z } from "zod";
+import { z } from "zod";
 import type {
   addressHistoryFields,
   availableFields,
   createPoolFields,
+  eventFields,
   freeFields,
   historyFields,
   placeFields,
@@ -13,8 +14,10 @@ import type {
   searchFields,
   useFields,
   validateFields,
+  webhookFields,
 } from "../service/inputs";
 import { addressAnswer, availabilityAnswer, totalsAnswer } from "../service/schemas/addresses";
+import { eventAnswer } from "../service/schemas/events";
 import { healthAnswer, readinessAnswer } from "../service/schemas/health";
 import { leaseAnswer } from "../service/schemas/lease";
 import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../service/schemas/pools";
@@ -26,6 +29,7 @@ import {
   validationAnswer,
 } from "../service/schemas/reservations";
 import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../service/schemas/runners";
+import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../service/schemas/webhooks";
 import type { Effect } from "./retry";
 
 /** The routes of the service. Types of inputs and answers follow from its own schemas. */
@@ -45,6 +49,9 @@ export type PoolPageInput = z.input<typeof poolPageFields>;
 export type CreatePoolInput = z.input<typeof createPoolFields>;
 export type ReportInput = z.input<typeof reportFields>;
 
+export type EventInput = z.input<typeof eventFields>;
+export type WebhookInput = z.input<typeof webhookFields>;
+
 export type Lease = z.output<typeof leaseAnswer>;
 export type Reservation = z.output<typeof reservationAnswer>;
 export type Validation = z.output<typeof validationAnswer>;
@@ -60,6 +67,9 @@ export type RunnerConfig = z.output<typeof configAnswer>;
 export type RunnerInfo = z.output<typeof infoAnswer>;
 export type Heartbeat = z.output<typeof heartbeatAnswer>;
 export type RunnerReport = z.output<typeof reportAnswer>;
+export type OverlayEvent = z.output<typeof eventAnswer>;
+export type Webhook = z.output<typeof webhooksAnswer>["webhooks"][number];
+export type CreatedWebhook = z.output<typeof createdWebhookAnswer>;
 
 export interface Route<A> {
   method: "GET" | "POST" | "DELETE";
@@ -67,6 +77,8 @@ export interface Route<A> {
   path: string;
   answer: z.ZodType<A>;
   effect: Effect;
+  /** The answer is not JSON. */
+  isText?: boolean;
 }
 
 const API = "/api/overlay";
@@ -93,6 +105,7 @@ const remove = <A>(path: string, answer: z.ZodType<A>): Route<A> => ({
 export const ROUTES = {
   health: { ...get("", healthAnswer), path: "/healthz" },
   readiness: { ...get("", readinessAnswer), path: "/readyz" },
+  metrics: { ...get("", z.string()), path: "/metrics", isText: true },
   /** By its idempotency key, its container or its owner. */
   reserve: post("/ip/reserve", reservationAnswer, "repeatable"),
   reserveMany: post("/ip/reserve", batchAnswer, "repeatable"),
@@ -121,4 +134,10 @@ export const ROUTES = {
   heartbeat: post("/runners/:runner/heartbeat", heartbeatAnswer, "repeatable"),
   /** The same report again changes nothing. */
   report: post("/runners/:runner/report", reportAnswer, "repeatable"),
+  events: get("/events", eventAnswer),
+  webhooks: get("/webhooks", webhooksAnswer),
+  /** A second one gets all events, too. */
+  addWebhook: post("/webhooks", createdWebhookAnswer, "once"),
+  resumeWebhook: post("/webhooks/:id/resume", webhookIdAnswer, "repeatable"),
+  removeWebhook: remove("/webhooks/:id", webhookIdAnswer),
 } as const;

@@ -37,6 +37,8 @@ export interface Call {
   body?: object | undefined;
   headers?: Record<string, string>;
   effect: Effect;
+  /** The answer is not JSON. */
+  isText?: boolean;
 }
 
 const DEFAULT_TIMEOUT = 30_000;
@@ -102,7 +104,7 @@ export class Transport {
     const request: RequestInit = {
       method: call.method,
       headers: {
-        accept: "application/json, application/problem+json",
+        accept: call.isText ? "text/plain" : "application/json",
         ...(bearer !== undefined && { authorization: `Bearer ${bearer}` }),
         ...(call.body && { "content-type": "application/json" }),
         ...call.headers,
@@ -166,7 +168,7 @@ const throwUnreachable = (call: Call) => (error: unknown) => {
 const readText = (call: Call, response: Response): Promise<string> => response.text().catch(throwUnreachable(call));
 
 function parseAnswer<A>(call: Call, response: Response, text: string, schema: z.ZodType<A>): A {
-  const parsed = schema.safeParse(tryParseJson(text));
+  const parsed = schema.safeParse(call.isText ? text : tryParseJson(text));
   if (parsed.success) return parsed.data;
   const { path, message } = parsed.error.issues[0]!;
   const how = `is not as documented: ${path.join(".") || "its body"}: ${message}`;

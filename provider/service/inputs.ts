@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { tenantText } from "../access";
 import {
   availableInput,
   createPoolInput,
@@ -10,6 +11,7 @@ import {
   searchInput,
   validateInput,
 } from "../reservations/inputs";
+import { webhookInput } from "../webhooks";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -112,3 +114,17 @@ export const runnerFields = z.strictObject({
 });
 
 export const reportFields = reportInput.omit({ network: true, runner: true }).strict();
+
+const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+
+export const eventFields = z.strictObject({
+  after: eventId
+    .optional()
+    .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
+  pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
+  tenant: tenantText.optional().describe("Only of this tenant: ORGANIZATION/PROJECT."),
+});
+
+export const eventHeaders = z.looseObject({ "last-event-id": eventId.optional() });
+
+export const webhookFields = z.strictObject(webhookInput.shape);

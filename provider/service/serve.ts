@@ -118,25 +118,31 @@ async function startGrpc(
   return { updateTls: (files) => credentials?.update(files), stop: () => server.stop() };
 }
 
-/** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */
+/**
+ * A socket that was passed to this process may have any address, and clients that wait. It is checked before the first of them is accepted, so that those
+ * of a restart are served.
+ */
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
-  let isChecked = false;
+  let refusal: unknown;
+  app.server.once("listening", () => {
+    const bound = app.server.address();
+    try {
+      refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
+    } catch (error) {
+      refusal = error;
+    }
+  });
   app.server.prependListener("connection", (socket) => {
-    if (!isChecked) socket.destroy();
+    if (refusal !== undefined) socket.destroy();
   });
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
   await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch((error: Error) => {
     throw listenError(error);
   });
-  const bound = app.server.address();
-  try {
-    refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
-  } catch (error) {
-    await app.close();
-    throw error;
-  }
-  isChecked = true;
+  if (refusal === undefined) return;
+  await app.close();
+  throw refusal;
 }
 
 const listenError = (cause: Error): OverlayError =>

@@ -51,7 +51,7 @@ export async function buildServer(
     bodyLimit,
     requestTimeout: requestTimeout * 1000,
     keepAliveTimeout: KEEP_ALIVE,
-    return503OnClosing: false, // answered by `refuseWhileStopping`, as a problem
+    return503OnClosing: false, // see `drainWhileStopping`
     genReqId: ({ headers }) => requestIdOf(headers),
     clientErrorHandler: answerClientError,
     frameworkErrors: answerError,
@@ -65,7 +65,7 @@ export async function buildServer(
   listRoutes(app);
   logRequests(app);
   measureRequests(app, service);
-  refuseWhileStopping(app, service);
+  drainWhileStopping(app, service);
   answerUnknownRoutes(app);
   await registerDocs(app, version);
   guardRoutes(app, admission);
@@ -111,12 +111,16 @@ function measureRequests(app: App, { metrics }: ServiceContext): void {
   });
 }
 
-/** Requests that arrive on open connections while the process ends. */
-function refuseWhileStopping(app: App, { stopping }: ServiceContext): void {
+/**
+ * Requests that arrive on open connections while the process ends are answered, and the client has to connect again for the next one. Proxies that
+ * ask for readiness are told to use another instance.
+ */
+function drainWhileStopping(app: App, { stopping }: ServiceContext): void {
   app.addHook("onRequest", async (request, reply) => {
-    if (!stopping.aborted || request.routeOptions.url === "/healthz") return;
+    if (!stopping.aborted) return;
     reply.header("connection", "close");
-    throw new OverlayError("SERVICE_STOPPING", "The service is being stopped.", "Try again, or use another instance.");
+    if (request.routeOptions.url === "/readyz")
+      throw new OverlayError("SERVICE_STOPPING", "The service is being stopped.", "Use another instance.");
   });
 }
 

@@ -95,6 +95,32 @@ describe.sequential("against the service", () => {
     const { ip } = await operator.reserve({ pool: "edge" });
     expect(await operator.free({ ip, pool: "edge" })).toMatchObject({ ip });
     expect(await operator.deletePool("edge")).toBe("pool/edge");
+    const { id, secret } = await operator.addWebhook({ url: "http://127.0.0.1:9/hook", network: "training" });
+    expect(secret).toMatch(/^whsec_/);
+    await operator.resumeWebhook(id);
+    expect(await operator.webhooks()).toMatchObject([{ id, network: "training" }]);
+    await operator.removeWebhook(id);
+    expect(await operator.webhooks()).toEqual([]);
+  });
+
+  test("events: from now on, and all that came after an event of before", async () => {
+    const seen: string[] = [];
+    const controller = new AbortController();
+    const following = (async () => {
+      for await (const { id, what, value, usedBy } of client.events({}, { signal: controller.signal })) {
+        seen.push(`${what} ${value} ${usedBy ?? ""}`);
+        if (seen.length === 3) return id;
+      }
+      return 0;
+    })();
+    while (!(await client.metrics()).includes("overlay_event_streams 1")) await sleep(50);
+    const ip = await client.withAddress("node1", async (given) => given, { container: "watched" });
+    const last = await following;
+    expect(seen).toEqual([`claimed ${ip} `, `used ${ip} watched`, `released ${ip} watched`]);
+    for await (const event of client.events({ after: last - 1 })) {
+      expect(event).toMatchObject({ id: last, what: "released", value: ip, by: "scheduler" });
+      break;
+    }
   });
 
   test("withAddress keeps the address longer than the reservation would last, and releases it", async () => {

@@ -36,10 +36,10 @@ export const message: pulumi.Output<string> = pulumi.interpolate\`web is at \${w
 
 beforeAll(installPackage);
 
-test("every example in the package is a whole project: Pulumi.yaml, program, TypeScript and its options", () => {
+test("every Pulumi project among the examples of the package is whole: Pulumi.yaml, program, TypeScript and its options", () => {
   const examples = join(folder, "node_modules/pulumi-overlay/examples");
   const projects = readdirSync(examples, { recursive: true, encoding: "utf8" })
-    .filter((path) => path.endsWith("package.json"))
+    .filter((path) => path.endsWith("Pulumi.yaml"))
     .map((path) => join(examples, dirname(path)));
   expect(projects).toHaveLength(9);
   for (const project of projects) {

@@ -1,7 +1,7 @@
 import { Readable } from "node:stream";
 import type { FastifyReply } from "fastify";
-import { z } from "zod";
-import { type Bounds, expandPoolName, isEventInBounds, tenantText } from "../../access";
+import type { z } from "zod";
+import { type Bounds, expandPoolName, isEventInBounds } from "../../access";
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
@@ -9,22 +9,13 @@ import { readBearerToken } from "../admission";
 import { textAnswers } from "../answers";
 import type { RouteGroup } from "../app";
 import { renderStream } from "../events/stream";
+import { eventFields, eventHeaders } from "../inputs";
 
 /** A client that takes nothing for so long is disconnected; it can go on by id. Milliseconds. */
 const SLOW_CLIENT_MS = 30_000;
 
 /** A token that was revoked or has expired ends its streams after so long. Milliseconds. */
 const RECHECK_MS = 10_000;
-
-const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
-
-const eventFields = z.strictObject({
-  after: eventId
-    .optional()
-    .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
-  pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
-  tenant: tenantText.optional().describe("Only of this tenant: ORGANIZATION/PROJECT."),
-});
 
 /** Changes as they are made, by all instances, stacks and commands on the store. */
 export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, stopping }) => {
@@ -37,7 +28,7 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       operationId: "followEvents",
       summary: "Follow the changes of all pools, or of one, as server-sent events.",
       querystring: eventFields,
-      headers: z.looseObject({ "last-event-id": eventId.optional() }),
+      headers: eventHeaders,
       response: textAnswers("text/event-stream", "Events, each with `id`, the kind as `event`, and JSON as `data`."),
     },
     handler: async ({ query, headers, caller, raw }, reply) => {

