@@ -92,14 +92,6 @@ async function findAnswer(context: Context, { label, request, names }: Repeatabl
   return leases;
 }
 
-/** If some of them were read before the commit of another process and some after it, they are read again. */
-async function findHolders({ pool }: Context, names: string[]): Promise<Lease[]> {
-  const read = async () =>
-    (await Promise.all(names.map((name) => pool.holder(name)))).filter((lease) => lease !== undefined);
-  const leases = await read();
-  return leases.length === 0 || leases.length === names.length ? leases : read();
-}
-
 const otherRequestError = (label: string, before: StoredRequest | undefined, lease: Lease): OverlayError =>
   new OverlayError(
     "RESERVATION_EXISTS",
