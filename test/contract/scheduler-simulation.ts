@@ -29,8 +29,8 @@ export interface SimulationResult {
   seconds: number;
 }
 
-/** 64 addresses for each of 15 runners: they are given out again and again. */
-const LAYOUT = "10.128.0.0/22/4/6";
+/** 256 addresses for each of at most 15 runners: they are given out again and again. */
+const LAYOUT = "10.128.0.0/20/4/8";
 
 /** Every so many jobs, one does not release its address. */
 const KEEP_EVERY = 10;
@@ -51,8 +51,7 @@ class Instances {
   ) {}
 
   async start(count: number): Promise<void> {
-    for (let i = 0; i < count; i++)
-      this.#services.push(await startService(this.ctl, ["--log-level", "warn"], this.env));
+    for (let i = 0; i < count; i++) this.#services.push(await startService(this.ctl, [], this.env));
   }
 
   get urls(): string[] {
@@ -67,7 +66,7 @@ class Instances {
       process.kill(pid, "SIGKILL");
       await ended;
       this.kills++;
-      const args = ["--log-level", "warn", "--listen", new URL(url).host];
+      const args = ["--listen", new URL(url).host];
       this.#services[i] = await startService(this.ctl, args, this.env);
     }
   }

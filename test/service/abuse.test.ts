@@ -16,7 +16,7 @@ beforeAll(async () => {
   await ctl.withPool((pool) => deploy(pool, ["node1"]));
   const [made] = await ctl.must("access", "create", "scheduler", "--scope", "reserve", "--scope", "read");
   token = String(made!.token);
-  service = await startService(ctl, ["--log-level", "error"]);
+  service = await startService(ctl);
 });
 afterAll(async () => {
   await service.stop();

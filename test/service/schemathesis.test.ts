@@ -17,7 +17,7 @@ beforeAll(async () => {
   await ctl.withPool((pool) => deploy(pool, ["node1", "node2"]));
   const [made] = await ctl.must("access", "create", "tester", "--scope", "admin");
   token = String(made!.token);
-  service = await startService(ctl, ["--rate-limit", "100000", "--log-level", "error"]);
+  service = await startService(ctl, ["--rate-limit", "100000"]);
 });
 afterAll(async () => {
   await service.stop();

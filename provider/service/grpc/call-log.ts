@@ -34,14 +34,19 @@ export class CallLog {
   readonly #start = performance.now();
   readonly #log: Logger;
   readonly #metrics: ServiceContext["metrics"];
+  readonly #call: AnyCall;
+  readonly #isStream: boolean;
 
   constructor(
     { log, service }: { log: Logger; service: Pick<ServiceContext, "metrics"> },
-    private readonly call: AnyCall,
+    // grpc-js gives unary calls the methods of a stream, too.
+    { call, isStream }: { call: AnyCall; isStream: boolean },
     trailer: Metadata,
   ) {
     this.#log = log.child({ requestId: headerOf({ metadata: trailer }, "x-request-id") });
     this.#metrics = service.metrics;
+    this.#call = call;
+    this.#isStream = isStream;
   }
 
   end(error?: OverlayError): void {
@@ -49,19 +54,19 @@ export class CallLog {
     const isFault = code === status.INTERNAL || code === status.UNAVAILABLE;
     if (error && isFault && error.code !== "SERVICE_STOPPING")
       this.#log.error({ code: error.code, err: error.cause ?? error }, error.message);
-    const [method, name] = [this.call.getPath(), this.call.cancelled ? this.#reasonOfCancel() : status[code]!];
+    const [method, name] = [this.#call.getPath(), this.#call.cancelled ? this.#reasonOfCancel() : status[code]!];
     const ms = performance.now() - this.#start;
-    if (!("write" in this.call)) this.#metrics.observeCall({ method, status: name, seconds: ms / 1000 });
+    if (!this.#isStream) this.#metrics.observeCall({ method, status: name, seconds: ms / 1000 });
     this.#log.info({
       method,
       status: name,
       ms: Math.round(ms * 1000) / 1000,
       token: this.caller?.name,
-      traceId: traceOf(this.call)?.traceId,
+      traceId: traceOf(this.#call)?.traceId,
     });
   }
 
   #reasonOfCancel(): string {
-    return Number(this.call.getDeadline()) <= Date.now() ? "DEADLINE_EXCEEDED" : "CANCELLED";
+    return Number(this.#call.getDeadline()) <= Date.now() ? "DEADLINE_EXCEEDED" : "CANCELLED";
   }
 }

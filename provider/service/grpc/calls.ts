@@ -25,6 +25,7 @@ export const handleUnary =
   (services: CallServices, definition: MethodDefinition, method: UnaryMethod): handleUnaryCall<Message, object> =>
   (call, answer) =>
     serveCall(services, call, {
+      isStream: definition.responseStream,
       run: async (log, trailer) => {
         const { context, request } = await admitCall(services, call, { definition, method, log });
         answer(null, await method.run(context, request), trailer);
@@ -40,6 +41,7 @@ export const handleStream =
   ): handleServerStreamingCall<Message, object> =>
   (call) =>
     serveCall(services, call, {
+      isStream: definition.responseStream,
       run: async (log, trailer) => {
         const { context, request } = await admitCall(services, call, { definition, method, log });
         const { stopping } = services.service;
@@ -55,14 +57,15 @@ export const handleStream =
     });
 
 interface CallSteps {
+  isStream: boolean;
   run(log: CallLog, trailer: Metadata): Promise<void>;
   fail(error: ServiceError): void;
 }
 
-function serveCall(services: CallServices, call: AnyCall, { run, fail }: CallSteps): void {
+function serveCall(services: CallServices, call: AnyCall, { isStream, run, fail }: CallSteps): void {
   const { active } = services;
   const trailer = trailerOf(call);
-  const callLog = new CallLog(services, call, trailer);
+  const callLog = new CallLog(services, { call, isStream }, trailer);
   const done = run(callLog, trailer).then(
     () => callLog.end(),
     (reason: unknown) => {

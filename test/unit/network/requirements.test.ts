@@ -43,19 +43,19 @@ test.each<[string, DesiredState, Facts, string]>([
     "SSH from inside the range",
     desired(),
     host("@@ ssh\n10.130.1.1 50000 192.0.2.11 22"),
-    "ROUTE_OVERLAP: 10.130.1.1, the address from which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
+    "ROUTE_OVERLAP: 10.130.1.1, the address from which SSH reaches it, is in the overlay's range 10.128.0.0/12",
   ],
   [
     "SSH to an address inside the range",
     desired(),
     host("@@ ssh\n203.0.113.5 50000 10.128.7.7 22"),
-    "ROUTE_OVERLAP: 10.128.7.7, the address at which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
+    "ROUTE_OVERLAP: 10.128.7.7, the address at which SSH reaches it, is in the overlay's range 10.128.0.0/12",
   ],
   [
     "an underlay inside the range",
     desired({}, [at("10.129.0.1"), runner]),
     host("@@ ssh\n203.0.113.5 50000 192.0.2.11 22"),
-    "ROUTE_OVERLAP: 10.129.0.1, its peer's underlay address, lies in the overlay's range 10.128.0.0/12",
+    "ROUTE_OVERLAP: 10.129.0.1, its peer's underlay address, is in the overlay's range 10.128.0.0/12",
   ],
   [
     "a network of the host",
