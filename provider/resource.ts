@@ -100,6 +100,8 @@ export interface AllocationContext {
   owner: string;
   /** Its properties in the state. */
   olds?: Record<string, unknown> | undefined;
+  /** This run is a preview. */
+  dryRun?: boolean;
   tenantDefaults: TenantDefaults;
 }
 

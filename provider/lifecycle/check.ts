@@ -88,7 +88,7 @@ async function resolveInputs(
   if (!def.sourcePool?.resolve) return inputs;
   try {
     const { tenantDefaults } = deps;
-    return await def.sourcePool.resolve(inputs, { pool: await deps.pool(), owner, olds, tenantDefaults });
+    return await def.sourcePool.resolve(inputs, { pool: await deps.pool(), owner, olds, dryRun, tenantDefaults });
   } catch (error) {
     if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
     deps.warn(`${error.message} Its values are not shown in this preview.`);

@@ -145,6 +145,10 @@ export class PoolRun implements Pool {
     throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
+  isInRun(lease: Lease): boolean {
+    return this.#requested.has(planKey(lease));
+  }
+
   planReplacement(replacement: Replacement): Promise<void> {
     return this.#replacements.plan(replacement);
   }

@@ -496,6 +496,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   claimAll(requests: Request[]): Promise<Lease[]>;
   /** Of a lease that `claim` or `amend` has returned: the version that its commit made, which is as durable as the lease. */
   versionOf(lease: Lease): StoreVersion | undefined;
+  /** Whether this run has checked the owner of this lease, so that the program declares it. */
+  isInRun(lease: Lease): boolean;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
   markKept(lease: Lease): Promise<void>;
   /**

@@ -1,7 +1,18 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
-import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
+import {
+  type ExistingLease,
+  type Extent,
+  isCommitted,
+  type Json,
+  type Lease,
+  type Pool,
+  type PoolSpec,
+  type Request,
+  type Tenant,
+  type Usage,
+} from "../pool/types";
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
@@ -31,15 +42,19 @@ const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${
 export const tenantLeaseName = ({ org, project }: Tenant, type: string, owner: string): string =>
   placementLeaseName(`tenant/${org}/${project}/${type}`, owner);
 
-/** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
+/**
+ * A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. A preview leaves
+ * a pool that the program does not create.
+ */
 export async function chooseTenantPool(request: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = request;
-  const { pool, owner } = context;
+  const { pool, owner, dryRun } = context;
   const before = formerPool(request, context.olds);
   const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, request)) return parseSettings(storedPool, spec);
+    if (spec && hasValue(spec, request) && !(dryRun && (await isOnlyOffered(spec, pool))))
+      return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(request, pool);
   return own.length > 0 ? parseSettings(storedPool, own[0]!) : allocateBlock(tenant, type, context, "offer");
@@ -52,17 +67,26 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
 async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
-  const own = (await pool.pools(poolNamed(""))).filter(
-    (spec) =>
+  const own: PoolSpec[] = [];
+  for (const spec of await pool.pools(poolNamed(""))) {
+    const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
       parseSettings(storedPool, spec).type === request.type &&
-      spec.name !== poolNamed(blockName(request.tenant, request.type)),
-  );
+      spec.name !== poolNamed(blockName(request.tenant, request.type));
+    if (isOwn && !(await isOnlyOffered(spec, pool))) own.push(spec);
+  }
   if (own.length === 0) return [];
   const usages = await pool.usages(poolNamed(""));
   const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), request));
   const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, request));
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
+}
+
+/** A preview of another program or stack has shown this IPPool, but this run does not create it. Blocks are created when they are needed. */
+async function isOnlyOffered(spec: PoolSpec, pool: Pool): Promise<boolean> {
+  const lease = await pool.holder(spec.name);
+  const isBlock = lease?.owner === spec.name.slice(poolNamed("").length);
+  return lease !== undefined && !isBlock && !isCommitted(lease) && !pool.isInRun(lease);
 }
 
 const hasValue = ({ extents }: PoolSpec, { value }: TenantPoolRequest): boolean =>

@@ -306,6 +306,20 @@ describe("tenants without a pool", () => {
       expect(await stage.of("IPReservation").diff(two, inputs)).toMatchObject({ changes: false });
     });
 
+    test("get none in a pool that only a preview of another program has shown", async () => {
+      const shop = lb({ ranges: ["203.0.113.10-203.0.113.19"], tenant: acme });
+      await stage.preview("IPPool", "acme-lb", shop);
+      expect(placeOf(await stage.preview("IPReservation", "a", ask()))).toBe("acme-lb"); // by the program that creates it
+      stage.newRun();
+      const shown = await stage.preview("IPReservation", "a", ask());
+      expect(placeOf(shown)).toBe("tenant/acme/web/loadBalancer");
+      stage.newRun();
+      expect(await stage.make("IPReservation", "a", ask())).toMatchObject({ ip: shown.ip, pool: shown.pool });
+      stage.newRun();
+      expect(placeOf(await stage.make("IPReservation", "b", ask()))).toBe("tenant/acme/web/loadBalancer");
+      expect(await stage.pool.fsck()).toEqual([]);
+    });
+
     test("keep the addresses of their block when they get a pool later", async () => {
       const before = await stage.make("IPReservation", "a", ask());
       expect(placeOf(before)).toBe("tenant/acme/web/loadBalancer");
