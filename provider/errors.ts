@@ -37,6 +37,7 @@ const CATEGORIES = {
   RESERVATION_EXISTS: "conflict",
   PLAN_STALE: "conflict",
   TOKEN_FORMAT: "invalid",
+  TOKEN_KEYS_MISSING: "invalid",
   TOKEN_SIGNATURE: "forbidden",
   TOKEN_EXPIRED: "gone",
   TOKEN_RUNNER: "forbidden",

@@ -38,12 +38,22 @@ const forLab = [
   { name: "mount", isInstalled: hasCommand("mount") },
 ];
 
+/** For programs from PyPI. @type {DebianPackage} */
+const pythonVenv = { name: "python3-venv", isInstalled: hasPython("venv, ensurepip") };
+
+/** @type {DebianPackage} */
+const etcd = { name: "etcd-server", isInstalled: hasCommand("etcd"), services: ["etcd"] };
+
 /** @type {DebianPackage} */
 const postgres = { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] };
 
-/** Prometheus, with promtool. @type {DebianPackage[]} */
+/** Prometheus, with promtool; schemathesis and hadolint are from PyPI; systemd checks its units. @type {DebianPackage[]} */
 const forService = [
   postgres,
+  etcd,
+  pythonVenv,
+  { name: "systemd", isInstalled: hasCommand("systemd-analyze") },
+  { name: "strace", isInstalled: hasCommand("strace") },
   { name: "openssl", isInstalled: hasCommand("openssl") },
   {
     name: "prometheus",
@@ -64,11 +74,11 @@ const forTests = [
   { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
   { name: "arping", isInstalled: hasCommand("arping") },
   postgres,
-  { name: "etcd-server", isInstalled: hasCommand("etcd"), services: ["etcd"] },
+  etcd,
 ];
 
 /** `bench -- up` compares with Ansible, which it installs from PyPI. @type {DebianPackage[]} */
-const forBenchmarks = [{ name: "python3-venv", isInstalled: hasPython("venv, ensurepip") }];
+const forBenchmarks = [pythonVenv];
 
 /** @type {DebianPackage[]} */
 const forMachines = [

@@ -40,11 +40,6 @@ export class Authenticator {
     return given === undefined || this.#cached(given.id) !== undefined;
   }
 
-  /** After a token was revoked in this process. */
-  forget(id: string): void {
-    this.#cache.delete(id);
-  }
-
   async #find(id: string): Promise<AccessToken | undefined> {
     const cached = this.#cached(id);
     if (cached) return cached.row;

@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { AccessToken, Event, Pool } from "../pool/types";
 import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
-import { resourceName, tenant as tenantObject } from "../resources/inputs";
+import { resourceName, tenantText } from "../resources/inputs";
 
 /** A part of the store: of one tenant, and of one network with its runners, or of one pool. Without any, all of it. */
 export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
@@ -15,12 +15,6 @@ export const isPoolInBounds = ({ network, pool }: Bounds, name: string): boolean
 
 export const isEventInBounds = (bounds: Bounds, { pool, tenant }: Event): boolean =>
   isPoolInBounds(bounds, pool) && (bounds.tenant === undefined || isSameTenant(tenant, bounds.tenant));
-
-export const tenantText = z
-  .string()
-  .regex(/^[^/]+\/[^/]+$/, "must be ORGANIZATION/PROJECT")
-  .transform((text) => ({ org: text.split("/")[0], project: text.split("/")[1] }))
-  .pipe(tenantObject);
 
 /** Bounds as a user writes them. */
 export const boundsFields = {

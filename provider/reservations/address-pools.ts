@@ -95,7 +95,7 @@ export async function findPoolOf(context: Context, where: PoolChoice, ip: bigint
   refuseOtherTenant(place.spec, context);
   if (others.length === 0) return place;
   const names = visible.map((each) => describePool(each.pool)).join(" and ");
-  throw new OverlayError("INPUT_INVALID", `${formatIp(ip)} is in ${names}.`, "Say which pool is meant: --pool NAME.");
+  throw new OverlayError("INPUT_INVALID", `${formatIp(ip)} is in ${names}.`, "Name the pool.");
 }
 
 /** The pool of a value that is to be used or freed, and the value. */

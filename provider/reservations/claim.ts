@@ -66,6 +66,6 @@ function explainClaimError(error: unknown, by: string | undefined): unknown {
       error,
     );
   if (isOverlayError(error, "RESERVATION_EXISTS") && by !== undefined)
-    return new OverlayError(error.code, error.what, `\`overlayctl ip release --by ${by}\` releases it.`, error);
+    return new OverlayError(error.code, error.what, `Release the addresses of ${by} first.`, error);
   return error;
 }

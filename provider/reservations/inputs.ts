@@ -1,6 +1,15 @@
 import { z } from "zod";
 import { formatIp, tryParseIp } from "../addressing/ip";
-import { labels, plainName, poolPath, resourceName, tenant } from "../resources/inputs";
+import {
+  labels,
+  ONE_OR_TWO_NAMES,
+  PRINTABLE,
+  plainName,
+  poolPath,
+  resourceName,
+  tenant,
+  tenantText,
+} from "../resources/inputs";
 import { ipPool } from "../resources/ip-pool";
 import { PLACEMENTS } from "../resources/placement";
 
@@ -8,13 +17,22 @@ import { PLACEMENTS } from "../resources/placement";
  * Inputs of the functions in this folder, from options of a command or from a request. All text is parsed here.
  */
 
+/** How the description of an interface puts it: an IPv4 address is not written as one of IPv6. */
+const IP_FORMATS = { anyOf: [{ format: "ipv4" }, { format: "ipv6", not: { pattern: "^::ffff:" } }] };
+
 /** In its usual form only: `10.128.064.006` is another address to some programs. */
-const ip = z.string().transform((text, context): bigint => {
-  const point = tryParseIp(text);
-  if (point !== undefined && formatIp(point) === text.toLowerCase()) return point;
-  context.addIssue({ code: "custom", message: "must be an IP address in its usual form, like 10.128.64.5 or fd00::5" });
-  return z.NEVER;
-});
+const ip = z
+  .string()
+  .meta(IP_FORMATS)
+  .transform((text, context): bigint => {
+    const point = tryParseIp(text);
+    if (point !== undefined && formatIp(point) === text.toLowerCase()) return point;
+    context.addIssue({
+      code: "custom",
+      message: "must be an IP address in its usual form, like 10.128.64.5 or fd00::5",
+    });
+    return z.NEVER;
+  });
 
 const integerBetween = (min: number, max: number, what: string) =>
   z
@@ -28,27 +46,20 @@ const integerBetween = (min: number, max: number, what: string) =>
       ],
       `must be a whole number: ${what}`,
     )
-    .refine((value) => Number.isInteger(value) && value >= min && value <= max, `must be a whole number: ${what}`);
+    .refine((value) => Number.isInteger(value) && value >= min && value <= max, `must be a whole number: ${what}`)
+    .meta({ anyOf: [{ type: "integer", minimum: min, maximum: max }] }); // text is for queries and options
 
 const ttl = integerBetween(1, 86_400, "seconds from 1 to 86400");
 const portOption = integerBetween(1, 65_535, "a port from 1 to 65535");
 const limit = integerBetween(1, 1000, "from 1 to 1000");
 
-const label = z.string().regex(/^[^=\s]+=.*$/s, "must be like KEY=VALUE");
-const tenantText = z.union([
-  tenant,
-  z
-    .string()
-    .regex(/^[^/]+\/[^/]+$/, "must be ORGANIZATION/PROJECT")
-    .transform((text) => ({ org: text.split("/")[0]!, project: text.split("/")[1]! })),
-]);
+const label = z.string().regex(/^[^=\s\ufeff]+=[\s\S]*$/, "must be like KEY=VALUE");
+const tenantOrText = z.union([tenant, tenantText]);
 
 const runnerName = z
   .string()
-  .refine(
-    (text) => text.split("/").length <= 2 && text.split("/").every((part) => resourceName.safeParse(part).success),
-    "must be the name of a runner, or NETWORK/RUNNER",
-  );
+  .regex(ONE_OR_TWO_NAMES, "must be the name of a runner, or NETWORK/RUNNER")
+  .meta({ examples: ["node1", "training/node1"] });
 
 /** A runner's subnet, or a pool by its name. A runner whose name only one network has needs no network. */
 const where = { network: resourceName.optional(), runner: runnerName.optional(), pool: z.string().min(1).optional() };
@@ -70,7 +81,7 @@ export const reserveInput = z.object({
   /** As in the header Idempotency-Key. */
   key: z
     .string()
-    .regex(/^[^\p{Cc}]{1,200}$/u, "must be 1 to 200 printable characters")
+    .regex(new RegExp(`^${PRINTABLE}{1,200}$`, "u"), "must be 1 to 200 printable characters")
     .optional(),
 });
 export const validateInput = z.object({
@@ -100,7 +111,7 @@ export const searchInput = z.object({
   owner: z.string().optional(),
   by: plainName.optional(),
   labels: z.array(label).optional(),
-  tenant: tenantText.optional(),
+  tenant: tenantOrText.optional(),
   state: z.enum(["offered", "reserved", "used", "quarantined"]).optional(),
   limit: limit.optional(),
   after: cursor.optional(),
@@ -150,7 +161,7 @@ const serviceUid = z
 /** In a pool, or in the tenant's own pool of a type. */
 const allocationPlace = {
   pool: z.string().min(1).optional(),
-  tenant: tenantText.optional(),
+  tenant: tenantOrText.optional(),
   type: resourceName.optional(),
 };
 export const allocateInput = z.object({ uid: serviceUid, ...allocationPlace, ...value, labels });

@@ -74,7 +74,7 @@ const unchangedSince = ({ state, usedBy }: Lease): Condition => ({
 /** Releases an address of any holder; one of a stack only with `force`. */
 export async function free(context: Context, input: FreeInput): Promise<Lease> {
   const { pool } = context;
-  const { place, value } = await requireValue(context, input, "Pass `--ip ADDRESS` or `--port PORT`.");
+  const { place, value } = await requireValue(context, input, "Give ip or port.");
   const lease = await pool.find(place.pool, { value });
   if (!lease)
     throw new OverlayError(
@@ -93,7 +93,7 @@ export async function free(context: Context, input: FreeInput): Promise<Lease> {
     throw new OverlayError(
       "IP_IN_USE",
       `${ipOf(lease)} belongs to ${lease.owner}.`,
-      "Remove it from its program, or use --force.",
+      "Remove it from its program, or free it with force.",
     );
   await pool.release(lease.pool, lease.leaseId);
   return lease;

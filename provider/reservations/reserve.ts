@@ -36,7 +36,7 @@ const isForAnyRunner = ({ anyRunner, placement }: ReserveInput): boolean =>
 
 function rejectContradictions(input: ReserveInput): void {
   const { network, runner, pool, by, owner, count = 1, ip, port } = input;
-  const given = Object.entries({ by, ip, port }).find(([, value]) => value !== undefined)?.[0];
+  const given = Object.entries({ container: by, ip, port }).find(([, value]) => value !== undefined)?.[0];
   if (isForAnyRunner(input) && (network === undefined || runner !== undefined || pool !== undefined))
     throw new OverlayError(
       "INPUT_INVALID",
@@ -46,11 +46,11 @@ function rejectContradictions(input: ReserveInput): void {
   if (count > 1 && given !== undefined)
     throw new OverlayError(
       "INPUT_INVALID",
-      `${given} names one address, or one that has one, and ${count} are requested.`,
+      `A request with ${given} is for one address, and ${count} are requested.`,
       `Leave out ${given}; owner or key names a request for several.`,
     );
   if (by !== undefined && owner !== undefined)
-    throw new OverlayError("INPUT_INVALID", "Both by and owner are given.", "Give the container, or another owner.");
+    throw new OverlayError("INPUT_INVALID", "Both container and owner are given.", "Give one of them.");
 }
 
 /** `place`: undefined for any runner. */

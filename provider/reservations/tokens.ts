@@ -41,9 +41,9 @@ export function validateOffline(
 ): ValidToken {
   if (tokenKeys === undefined)
     throw new OverlayError(
-      "SETTING_INVALID",
+      "TOKEN_KEYS_MISSING",
       "The keys of tokens are in the store, so none can be validated without it.",
-      "Set tokenKeys (OVERLAY_TOKEN_KEYS), or validate with the store.",
+      "Validate with the store (not offline), or set tokenKeys (OVERLAY_TOKEN_KEYS) where it is validated.",
     );
   const expected = { now: Date.now(), ...(runner !== undefined && { runner }) };
   const { pool, value, owner, leaseId, expiresAt } = openToken(token, keyRing(tokenKeys), expected);

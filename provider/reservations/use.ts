@@ -20,7 +20,7 @@ export async function useByToken(context: Context, { token, runner, by, vm }: Us
 
 /** The same without a token: for a free address, or one that was reserved for the same container. */
 export async function useByAddress(context: Context, input: UseByAddressInput): Promise<Lease> {
-  const { place, value } = await requireValue(context, input, "Pass `--ip ADDRESS` or `--token TOKEN`.");
+  const { place, value } = await requireValue(context, input, "Give ip, port or token.");
   return useValue(context, place, value, input);
 }
 

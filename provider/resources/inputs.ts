@@ -63,17 +63,23 @@ export const ipAddress = z
   .refine((text) => tryParseIp(text) !== undefined, { message: "must be an IP address", abort: true })
   .transform((text) => formatIp(tryParseIp(text)!));
 
+/** Patterns are a part of the OpenAPI description, which has no flags and, for many programs, no `\p{…}`. */
+const NAME = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?";
+
 export const resourceName = z
   .string()
   .regex(
-    /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i,
+    new RegExp(`^${NAME}$`),
     "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
   );
+
+/** `NAME` or `NAME/NAME`. */
+export const ONE_OR_TWO_NAMES = new RegExp(`^${NAME}(?:/${NAME})?$`);
 
 /** Name of a pool. Names of blocks of tenants have slashes: `tenant/acme/web/clusterIP`. */
 export const poolPath = z
   .string()
-  .regex(/^[a-z0-9]([a-z0-9._/-]{0,250}[a-z0-9])?$/i, "must be letters, digits, '.', '_', '-' or '/'");
+  .regex(/^[A-Za-z0-9]([A-Za-z0-9._/-]{0,250}[A-Za-z0-9])?$/, "must be letters, digits, '.', '_', '-' or '/'");
 
 /** A host as `hostId` formats it: `HOST`, `HOST:PORT`, or either with ` by ` and the jump host. */
 export const hostIdText = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
@@ -118,8 +124,22 @@ export const tenant = z
   })
   .meta({ id: "Tenant" });
 
+/** A tenant as a user writes it: `ORGANIZATION/PROJECT`. */
+export const tenantText = z
+  .string()
+  .regex(new RegExp(`^${NAME}/${NAME}$`), "must be ORGANIZATION/PROJECT")
+  .transform((text) => ({ org: text.split("/")[0]!, project: text.split("/")[1]! }));
+
+/** As `\p{Cc}`. */
+const CONTROLS = "\\u0000-\\u001f\\u007f-\\u009f";
+/** One character of free text. */
+export const PRINTABLE = `[^${CONTROLS}]`;
+const NOT_BLANK = `[^\\s\\ufeff${CONTROLS}]`;
+
 /** Names of containers and other users, which become parts of keys. */
-export const plainName = z.string().regex(/^[^\s\p{Cc}]{1,200}$/u, "must be 1 to 200 characters without blanks");
+export const plainName = z
+  .string()
+  .regex(new RegExp(`^${NOT_BLANK}{1,200}$`, "u"), "must be 1 to 200 characters without blanks");
 
 /** The kernel's limit for the name of a device. */
 const DEVICE_NAME_BYTES = 15;
@@ -138,7 +158,7 @@ export const deviceName = deviceNameUpTo(DEVICE_NAME_BYTES);
 export const devicePrefix = deviceNameUpTo(DEVICE_NAME_BYTES - 4);
 
 /** Free text: it is printed on terminals, but is not part of any command. */
-export const printable = z.string().regex(/^[^\p{Cc}]*$/u, "must have no control characters");
+export const printable = z.string().regex(new RegExp(`^${PRINTABLE}*$`, "u"), "must have no control characters");
 
 export const labels = z
   .record(printable, printable)

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { tenantText } from "../access";
+import { boundsFields } from "../access";
 import {
   availableInput,
   createPoolInput,
@@ -75,13 +75,12 @@ export const freeFields = z.strictObject({
 export const searchFields = z.strictObject({
   ...where,
   ip: searchInput.shape.ip.describe("Only this address."),
-  tenant: searchInput.shape.tenant.describe("Only of this tenant, ORGANIZATION/PROJECT."),
+  tenant: boundsFields.tenant.describe("Only of this tenant, ORGANIZATION/PROJECT."),
   owner: searchInput.shape.owner.describe("Only of owners whose name contains this text."),
   container: container.describe("Only of this container."),
   label: z
-    .union([z.string(), z.array(z.string())])
+    .union([searchInput.shape.labels.unwrap().element, searchInput.shape.labels.unwrap()])
     .transform((given) => [given].flat())
-    .pipe(searchInput.shape.labels.unwrap())
     .optional()
     .describe("Only with this label, KEY=VALUE; may be repeated."),
   state: searchInput.shape.state.describe("Default: reserved and used."),
@@ -122,7 +121,7 @@ export const eventFields = z.strictObject({
     .optional()
     .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
   pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
-  tenant: tenantText.optional().describe("Only of this tenant: ORGANIZATION/PROJECT."),
+  tenant: boundsFields.tenant.describe("Only of this tenant: ORGANIZATION/PROJECT."),
 });
 
 export const eventHeaders = z.looseObject({ "last-event-id": eventId.optional() });

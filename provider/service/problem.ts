@@ -43,7 +43,7 @@ const HTTP_STATUSES: Partial<Record<Code, number>> = {
   BODY_TYPE: 415,
 };
 
-const TITLES: Record<number, string> = {
+export const TITLES: Record<number, string> = {
   400: "Invalid request",
   401: "Not authenticated",
   403: "Forbidden",

@@ -27,7 +27,7 @@ const KEEP_ALIVE = 75_000;
 const CHECK_INTERVAL = 1000;
 /** Milliseconds in which the headers of a request must arrive. */
 const HEADERS_TIMEOUT = 10_000;
-const MOST_CONNECTIONS = 10_000;
+const MOST_CONNECTIONS = 20_000;
 
 /** The HTTP server with all its routes. It does not listen yet. */
 export async function buildServer(

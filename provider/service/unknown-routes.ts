@@ -1,9 +1,10 @@
 import { OverlayError } from "../errors";
 import type { App } from "./app";
 
-/** Answers requests for which there is no route: 405 if the path has other methods, else 404. */
+/** Answers requests for which there is no route, before their bodies are looked at: 405 if the path has other methods, else 404. */
 export function answerUnknownRoutes(app: App): void {
-  app.setNotFoundHandler(async (request, reply) => {
+  app.addHook("onRequest", async (request, reply) => {
+    if (!request.is404) return;
     const path = request.url.split("?")[0]!;
     const methods = app.allRoutes.filter(({ url }) => patternOf(url).test(path)).flatMap(({ method }) => method);
     if (methods.length === 0)

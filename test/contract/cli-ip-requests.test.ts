@@ -64,7 +64,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     const check = ["ip", "validate", String(token), "--runner"];
     expect(await run({ ...keys, ...away }, ...check, "node1", "--offline")).toMatchObject({ ip, checked: "signature" });
     expect(await run({ ...keys, ...away }, ...check, "node2", "--offline")).toMatchObject({ error: "TOKEN_RUNNER" });
-    expect(await run(away, ...check, "node1", "--offline")).toMatchObject({ error: "SETTING_INVALID" });
+    expect(await run(away, ...check, "node1", "--offline")).toMatchObject({ error: "TOKEN_KEYS_MISSING" });
     expect(await run(keys, ...check, "node1")).toMatchObject({ ip, checked: "store" });
   });
 

@@ -1,6 +1,8 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { OverlayClient, OverlayServiceError } from "../../provider/client";
@@ -23,23 +25,14 @@ afterAll(async () => {
   ctl.remove();
 });
 
-/** Reserves and releases without a pause until it is told to stop. Prints and returns its latencies. */
+/** Starts an honest client. The result ends it, and prints and returns its latencies. */
 function honestClient(): (during: string) => Promise<number[]> {
-  const client = new OverlayClient({ baseUrl: service.url, token, retries: 0, timeout: 20_000 });
-  const latencies: number[] = [];
-  let isStopped = false;
-  const ended = (async () => {
-    while (!isStopped) {
-      const started = performance.now();
-      await client.withAddress("node1", async () => {}); // three requests
-      latencies.push((performance.now() - started) / 3);
-      await sleep(10);
-    }
-  })();
+  const args = ["--import", "tsx", join(__dirname, "honest-client.ts"), service.url, token];
+  const child = spawn(process.execPath, args, { stdio: ["pipe", "pipe", "inherit"] });
+  const output = text(child.stdout);
   return async (during) => {
-    isStopped = true;
-    await ended;
-    const sorted = latencies.sort((a, b) => a - b);
+    child.stdin.end();
+    const sorted = (JSON.parse(await output) as number[]).sort((a, b) => a - b);
     const at = (share: number) => sorted[Math.floor((sorted.length - 1) * share)]!.toFixed(1);
     console.log(
       `${during}: ${sorted.length * 3} requests, ms for each: median ${at(0.5)}, p99 ${at(0.99)}, most ${at(1)}`,
@@ -84,15 +77,15 @@ test("bodies of 10 MB are refused before they are read, also without a length an
       pull: (controller) => (sent++ < 160 ? controller.enqueue(chunk) : controller.close()),
     });
   };
-  const text = `"${"x".repeat(10 * 2 ** 20)}"`;
+  const body = `"${"x".repeat(10 * 2 ** 20)}"`;
   const authorization = `Bearer ${token}`;
   const statuses: number[] = [];
   for (let round = 0; round < 20; round++)
     statuses.push(
       ...(await Promise.all([
-        ...Array.from({ length: 4 }, () => send({ authorization }, text)),
+        ...Array.from({ length: 4 }, () => send({ authorization }, body)),
         ...Array.from({ length: 4 }, () => send({ authorization }, stream())),
-        send({}, text),
+        send({}, body),
       ])),
     );
   const count = (status: number) => statuses.filter((each) => each === status).length;
@@ -119,14 +112,14 @@ test("requests whose headers or bodies arrive byte by byte are ended, and delay 
 });
 
 /** Sends the first part at once, then a byte every 200 ms, until the server closes the connection. */
-async function trickle(text: string, atOnce: number): Promise<{ answer: string; closedAt: number }> {
+async function trickle(request: string, atOnce: number): Promise<{ answer: string; closedAt: number }> {
   const socket = open();
   let answer = "";
   socket.on("data", (data) => (answer += data));
   socket.on("error", () => {}); // reset, while a byte was under way
-  socket.write(text.slice(0, Math.max(atOnce, 1)));
+  socket.write(request.slice(0, Math.max(atOnce, 1)));
   let at = Math.max(atOnce, 1);
-  const timer = setInterval(() => socket.write(text[at++] ?? "z"), 200);
+  const timer = setInterval(() => socket.write(request[at++] ?? "z"), 200);
   await once(socket, "close");
   clearInterval(timer);
   return { answer, closedAt: performance.now() };

@@ -14,7 +14,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkHealth",
       summary: "Whether the process lives.",
-      response: answers(healthAnswer),
+      response: answers(healthAnswer, []),
     },
     handler: async () => ({ status: "ok" as const }),
   });
@@ -26,7 +26,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkReadiness",
       summary: "Whether the store answers; 503 if not, and while the process ends.",
-      response: answers(readinessAnswer),
+      response: answers(readinessAnswer, [503]),
     },
     handler: async () => {
       await isReady();

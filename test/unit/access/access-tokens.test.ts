@@ -140,7 +140,7 @@ describe("authenticate", () => {
     expect(await codeOf(access.authenticate(text))).toBe("ACCESS_TOKEN_INVALID");
   });
 
-  test("a row is read once a second; a revocation is seen after a second, or at once in this process", async () => {
+  test("a row is read once a second; a revocation is seen after a second", async () => {
     const { text, token } = await create({});
     const access = authenticator();
     for (const at of [0, 500, 999]) {
@@ -153,8 +153,6 @@ describe("authenticate", () => {
     now = NOW + 1000;
     expect(await codeOf(access.authenticate(text))).toBe("ACCESS_TOKEN_INVALID");
     expect(reads).toBe(2);
-    access.forget(token.id);
-    expect(access.isCached(text)).toBe(false);
   });
 
   test.each([

@@ -72,9 +72,9 @@ describe("several at once", () => {
   });
 
   test.each([
-    [{ pool: "web", count: 2, by: "c1" }, "by names one address, or one that has one, and 2 are requested."],
-    [{ pool: "web", count: 2, ip: "192.168.7.1" }, "ip names one address"],
-    [{ pool: "web", by: "c1", owner: "job" }, "Both by and owner are given."],
+    [{ pool: "web", count: 2, by: "c1" }, "A request with container is for one address, and 2 are requested."],
+    [{ pool: "web", count: 2, ip: "192.168.7.1" }, "A request with ip is for one address"],
+    [{ pool: "web", by: "c1", owner: "job" }, "Both container and owner are given."],
     [{ anyRunner: true }, "Any runner of which network?"],
     [{ placement: "spread", network: "training", runner: "a" }, "Any runner of which network?"],
   ])("%j is refused", async (input, text) => {

@@ -211,7 +211,7 @@ describe("validation without the store", () => {
     ["another key of 16 characters", {}, "TOKEN_SIGNATURE"],
     [tokenKeys, { runner: "b" }, "TOKEN_RUNNER"],
     [tokenKeys, { runner: "training/a" }, "done"],
-    [undefined, {}, "SETTING_INVALID"],
+    [undefined, {}, "TOKEN_KEYS_MISSING"],
   ])("with keys %j and %j: %s", async (keys, more, code) => {
     const { token } = await reserve(context, onA);
     expect(await codeOf((async () => validateOffline({ tokenKeys: keys }, { token, ...more }))())).toBe(code);
