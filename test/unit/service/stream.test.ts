@@ -1,3 +1,4 @@
+import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
@@ -106,6 +107,31 @@ test("open streams are counted, and the count goes down when clients leave", asy
   await vi.waitFor(async () => expect(await streams()).toBe("0"));
   await vi.waitFor(() => expect(service.context.feed.followers).toBe(0));
 });
+
+test("a client that goes before the stream begins leaves nothing behind", async () => {
+  const slow = {
+    events: async (options: { after?: number; limit?: number }) => {
+      await sleep(50);
+      return pool.events(options);
+    },
+  };
+  const early = await TestService.on(pool, { feed: new EventFeed(slow) });
+  const { host } = new URL(await early.app.listen({ port: 0, host: "127.0.0.1" }));
+  const timersBefore = countTimers();
+  for (let i = 0; i < 5; i++) {
+    const socket = connect(Number(host.split(":")[1]), "127.0.0.1");
+    socket.write(`GET /api/overlay/events HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\n\r\n`);
+    await sleep(30);
+    socket.destroy();
+  }
+  await sleep(500);
+  expect(await early.context.metrics.render(pool)).toMatch(/^overlay_event_streams 0$/m);
+  expect([early.context.feed.followers, countTimers() - timersBefore]).toEqual([0, 0]);
+  await early.app.close();
+});
+
+/** Timers that keep the process alive. */
+const countTimers = (): number => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
 
 /** The whole text of a stream. */
 async function render(feed: EventFeed, after: number, heartbeatMs: number, until: (text: string) => boolean) {
