@@ -45,6 +45,10 @@ export const reserveFields = z.strictObject({
   ...address,
   anyRunner: flag.optional().describe("On any runner of `network`."),
   placement: reserveInput.shape.placement.describe("How any runner is chosen; default mostFree."),
+  type: reserveInput.shape.type.describe("Instead of a pool: the tenant's own pool of this type, made at first use."),
+  tenant: reserveInput.shape.tenant.describe(
+    "With `type`: ORGANIZATION/PROJECT. Default: the tenant of the access token.",
+  ),
   count: reserveInput.shape.count.describe("So many addresses, all or none. The answer is a list then."),
   container: container.describe("The container that it is for; the same container gets the same reservation again."),
   owner: reserveInput.shape.owner.describe("Instead of a container: the same owner gets the same reservation again."),
@@ -94,6 +98,7 @@ export const placeFields = z.strictObject(where);
 export const availableFields = z.strictObject({
   ...where,
   limit: availableInput.shape.limit.describe("How many free addresses of each pool are listed; default 100."),
+  cursor: availableInput.shape.after.describe("`next` of the page before."),
 });
 
 const lastChanges = poolPageInput.shape.limit.describe("How many of the last changes.");
