@@ -12,6 +12,7 @@ import {
   validateInput,
 } from "../reservations/inputs";
 import { webhookInput } from "../webhooks";
+import { POSITION_FORM, parsePosition } from "./events/position";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -120,16 +121,19 @@ export const runnerFields = z.strictObject({
 
 export const reportFields = reportInput.omit({ network: true, runner: true }).strict();
 
-const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+const position = z
+  .union([z.number().int().min(0).transform(String), z.string()])
+  .pipe(z.string().regex(POSITION_FORM, "must be the id of an event"))
+  .transform(parsePosition);
 
 export const eventFields = z.strictObject({
-  after: eventId
+  after: position
     .optional()
     .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
   pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
   tenant: tenantText.optional().describe("Only of this tenant: ORGANIZATION/PROJECT."),
 });
 
-export const eventHeaders = z.looseObject({ "last-event-id": eventId.optional() });
+export const eventHeaders = z.looseObject({ "last-event-id": position.optional() });
 
 export const webhookFields = z.strictObject(webhookInput.shape);

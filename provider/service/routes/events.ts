@@ -34,7 +34,7 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
     handler: async ({ query, headers, caller, raw }, reply) => {
       const closed = whenClosed(reply); // before the store is read: the client may go meanwhile
       // A browser that connects again sends the URL of its first request, and the id of the last event.
-      const after = headers["last-event-id"] ?? query.after ?? (await feed.newest());
+      const after = headers["last-event-id"] ?? query.after ?? (await feed.newestPosition());
       await feed.mustHave(after);
       const filter = filterOf(query);
       const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);

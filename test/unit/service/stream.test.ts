@@ -46,7 +46,7 @@ test("a stream begins with its position, and has an event for each change from n
   await change(["early"]);
   const client = follow();
   const { last } = await pool.events({});
-  await vi.waitFor(() => expect(client.text).toBe(`retry: 1000\nid: ${last}\n\n`));
+  await vi.waitFor(() => expect(client.text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\\.[0-9a-f]{8}\n\n$`)));
   const [first] = await change(["one"]);
   await vi.waitFor(() => expect(client.ids).toEqual([first]));
   const { event, data } = client.events[0]!;
@@ -86,6 +86,7 @@ test("filters by pool and tenant never show more than the bounds of the caller",
 
 test.each([
   ["?after=99999", 410, "EVENTS_LOST"],
+  ["?after=1.00000000", 410, "EVENTS_LOST"],
   ["?after=-1", 400, "INPUT_INVALID"],
   ["?tenant=acme", 400, "INPUT_INVALID"],
   ["?unknown=1", 400, "INPUT_INVALID"],
@@ -96,6 +97,35 @@ test.each([
     "application/problem+json; charset=utf-8",
   ]);
   expect(await answer.json()).toMatchObject({ code });
+});
+
+test("a stream does not go on with events of a store that was restored from an older backup", async () => {
+  const start = async (owners: string[]) => {
+    const { pool } = await createFixture(memoryEngine());
+    await createPool(pool, { extents: extents("10.0.0.0/20") });
+    for (const name of owners) await pool.claim(by(name));
+    return pool;
+  };
+  const [lost, restored] = [await start(["a", "b"]), await start(["a", "c", "d"])];
+  const { last } = await lost.events({});
+  const seen = await new EventFeed(lost).newestPosition();
+  await new EventFeed(lost).mustHave(seen);
+  await new EventFeed(restored).mustHave({ id: last }); // by the id alone, nothing can be told
+  await expect(new EventFeed(restored).mustHave(seen)).rejects.toThrow(
+    /^EVENTS_LOST: Event \d+ of the store is another one: an older backup of it was restored\. List all leases again, and follow the events after \d+\.$/,
+  );
+});
+
+test("a client that connects again sends the position of its last event", async () => {
+  const client = follow();
+  await vi.waitFor(() => expect(client.text).toContain("id:"));
+  const [first] = await change(["position 1"]);
+  await vi.waitFor(() => expect(client.ids).toEqual([first]));
+  expect(client.lastId).toMatch(new RegExp(`^${first}\\.[0-9a-f]{8}$`));
+  client.cut();
+  const [second] = await change(["position 2"]);
+  await vi.waitFor(() => expect(client.ids).toEqual([first, second]));
+  await client.stop();
 });
 
 test("open streams are counted, and the count goes down when clients leave", async () => {
@@ -126,7 +156,8 @@ test("a client that goes before the stream begins leaves nothing behind", async 
   }
   await sleep(500);
   expect(await early.context.metrics.render(pool)).toMatch(/^overlay_event_streams 0$/m);
-  expect([early.context.feed.followers, countTimers() - timersBefore]).toEqual([0, 0]);
+  expect(early.context.feed.followers).toBe(0);
+  expect(countTimers()).toBeLessThanOrEqual(timersBefore);
   await early.app.close();
 });
 
@@ -138,7 +169,7 @@ async function render(feed: EventFeed, after: number, heartbeatMs: number, until
   const stop = new AbortController();
   const accepts = ({ owner }: LoggedEvent) => !owner.startsWith("other");
   let text = "";
-  for await (const part of renderStream(feed, { after, accepts, signal: stop.signal, heartbeatMs })) {
+  for await (const part of renderStream(feed, { after: { id: after }, accepts, signal: stop.signal, heartbeatMs })) {
     text += part;
     if (until(text)) stop.abort();
   }
@@ -148,9 +179,9 @@ async function render(feed: EventFeed, after: number, heartbeatMs: number, until
 test("heartbeats have the newest id, also if no event was for the client", async () => {
   const feed = new EventFeed(pool, { pollMs: 5 });
   const { last } = await pool.events({});
-  const text = render(feed, last, 50, (so) => so.includes(`id: ${last + 2}\n`));
+  const text = render(feed, last, 50, (so) => so.includes(`id: ${last + 2}.`));
   await change(["other 1", "other 2"]);
-  expect(await text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\n\n(: heartbeat\nid: \\d+\n\n)+$`));
+  expect(await text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\n\n(: heartbeat\nid: \\d+(\\.[0-9a-f]{8})?\n\n)+$`));
 });
 
 test("a stream whose next events are lost says so, and ends", async () => {
