@@ -92,6 +92,7 @@ export class GrpcService {
         await new Promise((resolve) => setTimeout(resolve, service.lookupMs));
         return pool.findAccessToken(id);
       },
+      accessTokens: () => pool.accessTokens(),
     };
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {

@@ -85,7 +85,7 @@ async function admitCall(
   { definition, method, log }: { definition: MethodDefinition; method: Method; log: CallLog },
 ): Promise<{ context: CallContext; request: Message }> {
   if (service.stopping.aborted) throw stoppingError();
-  const caller = await admission.identify(credentialsOf(call));
+  const caller = await admission.identify(credentialsOf(call), method);
   log.caller = caller;
   const overlay = admission.admit(caller, method.scope);
   const request = parseRequest(method, withoutDefaults(call.request, definition));
@@ -95,7 +95,6 @@ async function admitCall(
 
 const credentialsOf = (call: AnyCall): Credentials => ({
   authorization: headerOf(call, "authorization"),
-  ip: call.getPeer().replace(/:\d+$/, ""),
   host: call.getHost(),
   origin: headerOf(call, "origin"),
 });

@@ -52,6 +52,7 @@ export const reservationMethods = {
 
   Validate: unary({
     scope: "reserve",
+    needsStore: false, // with `offline`
     request: validateInput,
     run: async ({ overlay }, input) => {
       const { checked, ...lease } = await validateToken(overlay, input);

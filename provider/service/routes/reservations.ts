@@ -52,7 +52,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/validate",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", needsStore: false }, // with `offline`
     schema: {
       operationId: "validateToken",
       summary: "Check the token of a reservation that is not used yet.",
