@@ -27,6 +27,13 @@ export function runnerOfPool(name: string): { network: string; runner: string } 
   return network === undefined ? undefined : { network, runner: runner! };
 }
 
+/** How many names an error has at most. */
+export const MOST_NAMES = 10;
+
+/** Names for an error: the first ones, and whether there are more. */
+export const listNames = (names: string[]): string =>
+  names.length > MOST_NAMES ? `${names.slice(0, MOST_NAMES).join(", ")} and others` : names.join(", ") || "none";
+
 /** At the start of a sentence. */
 export const capitalize = (text: string): string => text[0]!.toUpperCase() + text.slice(1);
 

@@ -8,10 +8,16 @@ import { formatToken, hashSecret, newTokenText } from "./token-text";
 
 /** Makes, lists and revokes access tokens. */
 
+/** Owners and idempotency keys of callers without a token have this name. */
+const COMMAND_LINE = "overlayctl";
+
 const TEN_YEARS = 315_360_000;
 
 export const accessTokenInput = z.object({
-  name: resourceName,
+  name: resourceName.refine(
+    (name) => name !== COMMAND_LINE,
+    `must not be ${COMMAND_LINE}, the name of the command line`,
+  ),
   scopes: z
     .array(z.enum(ACCESS_SCOPES, `must be one of ${ACCESS_SCOPES.join(", ")}`))
     .min(1, "must be given at least once"),

@@ -2,10 +2,10 @@ import { z } from "zod";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { AccessToken, Event, Pool } from "../pool/types";
-import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
+import { IP_POOLS, NETWORKS, networkPool, poolNamed, RUNNERS, SPACES } from "../pool-names";
 import { resourceName, tenantText } from "../resources/inputs";
 
-/** A part of the store: of one tenant, and of one network with its runners, or of one pool. Without any, all of it. */
+/** A part of the store: of one tenant, and of one network with its runners, one pool, or both. Without any, all of it. */
 export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
 
 export const isPoolInBounds = ({ network, pool }: Bounds, name: string): boolean =>
@@ -39,9 +39,9 @@ async function requireNetworkName(pool: Pool, network: string): Promise<string> 
   throw missingError(`network '${network}'`);
 }
 
-/** `web` and `pool/web` are the same pool; `runner/NETWORK/RUNNER` is the subnet of a runner. */
+/** `web` and `pool/web` are the same pool. Names of other kinds, such as `runner/NETWORK/RUNNER`, are always whole. */
 export const expandPoolName = (given: string): string =>
-  given.startsWith(IP_POOLS) || given.startsWith(RUNNERS) ? given : poolNamed(given);
+  [IP_POOLS, RUNNERS, NETWORKS, SPACES].some((prefix) => given.startsWith(prefix)) ? given : poolNamed(given);
 
 async function requirePoolName(pool: Pool, given: string): Promise<string> {
   const name = expandPoolName(given);

@@ -1,3 +1,4 @@
+import { OverlayServiceError } from "./errors";
 import { followEvents } from "./events";
 import {
   type AddressHistoryInput,
@@ -86,11 +87,11 @@ export class OverlayClient {
   }
 
   /**
-   * Releases an unused reservation by its token, or all addresses of a container. If the first answer of a release by container was lost, the second
-   * one does not list what the first one has released.
+   * Releases an unused reservation by its token, or all addresses of a container. If the first answer was lost, the second one does not list what the
+   * first one has released.
    */
   release(input: ReleaseInput, options?: CallOptions): Promise<Release> {
-    return this.#send(input.token === undefined ? ROUTES.releaseContainer : ROUTES.releaseToken, input, options);
+    return this.#send(ROUTES.release, input, options);
   }
 
   /** Releases an address of any holder. Needs the scope `admin`. */
@@ -115,7 +116,13 @@ export class OverlayClient {
 
   /** How many addresses are free, and the first of them: of a pool, of the runners of a network, or of all pools. */
   async available(input: AvailableInput = {}, options?: CallOptions): Promise<Availability[]> {
-    return (await this.#send(ROUTES.available, input, options)).pools;
+    const found: Availability[] = [];
+    for (let cursor = input.cursor; ; ) {
+      const { pools, next } = await this.#send(ROUTES.available, { ...input, cursor }, options);
+      found.push(...pools);
+      if (next === undefined || next === cursor) return found;
+      cursor = next;
+    }
   }
 
   /** Counts of all pools of addresses and ports together. */
@@ -224,23 +231,43 @@ export class OverlayClient {
 
   /**
    * Runs a function with an address of a runner, which is released when the function returns or throws. A used address does not expire, however long
-   * the function takes. If this process dies, the address stays in use until its container is released.
+   * the function takes. If this process dies, the address stays in use until its container is released. Fails with `RESERVATION_EXISTS` if the
+   * container has an address in the network already, which it keeps.
    */
   async withAddress<T>(
     runner: string,
     run: (ip: string, reservation: Reservation) => Promise<T>,
     { container = `client-${crypto.randomUUID()}`, ...options }: UseOptions = {},
   ): Promise<T> {
-    const release = () => this.release({ runner, container }, { ...options, signal: undefined });
+    // Without the container, which may have a reservation of another process: this one is of this call alone. If its answer is lost, it expires.
+    const reservation = await this.reserve({ runner }, options);
+    const { ip, token } = reservation;
+    const last = { ...options, signal: undefined };
     try {
-      const reservation = await this.reserve({ runner, container }, options);
-      await this.use({ token: reservation.token, container }, options);
-      const result = await run(reservation.ip, reservation);
-      await release();
-      return result;
+      await this.use({ token, container }, options);
     } catch (error) {
-      await release().catch(() => {}); // the first error is the cause
+      await this.#undoUse({ runner, container, token }, last).catch(() => {}); // the first error is the cause
       throw error;
+    }
+    const release = () => this.release({ runner, container }, last);
+    const result = await run(ip, reservation).catch(async (error: unknown) => {
+      await release().catch(() => {});
+      throw error;
+    });
+    await release();
+    return result;
+  }
+
+  /** If the answer of `use` was lost, the address is in use, and all that the container has in the network. */
+  async #undoUse(
+    { runner, container, token }: { runner: string; container: string; token: string },
+    options: CallOptions,
+  ): Promise<void> {
+    try {
+      await this.release({ token }, options);
+    } catch (error) {
+      if (!(error instanceof OverlayServiceError) || error.code !== "TOKEN_USED") throw error;
+      await this.release({ runner, container }, options);
     }
   }
 

@@ -112,10 +112,8 @@ export const ROUTES = {
   validate: post("/ip/validate", validationAnswer, "repeatable"),
   /** The same container may use its address again. */
   use: post("/ip/use", leaseAnswer, "repeatable"),
-  /** A second release of a container finds nothing. */
-  releaseContainer: post("/ip/release", releaseAnswer, "repeatable"),
-  /** A second release by token is an error. */
-  releaseToken: post("/ip/release", releaseAnswer, "once"),
+  /** A second release finds nothing. */
+  release: post("/ip/release", releaseAnswer, "repeatable"),
   /** The address may have another holder by then. */
   free: post("/ip/free", leaseAnswer, "once"),
   reservations: get("/ip/reservations", leasePage),

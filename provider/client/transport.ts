@@ -31,7 +31,7 @@ export interface CallOptions {
 
 /** One request. */
 export interface Call {
-  method: "GET" | "POST" | "PUT" | "DELETE";
+  method: "GET" | "POST" | "DELETE";
   path: string;
   query?: object | undefined;
   body?: object | undefined;

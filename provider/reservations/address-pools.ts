@@ -1,9 +1,19 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
-import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
+import {
+  capitalize,
+  describePool,
+  IP_POOLS,
+  listNames,
+  MOST_NAMES,
+  NETWORKS,
+  poolNamed,
+  runnerOfPool,
+  SPACES,
+} from "../pool-names";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
-import type { PoolChoice } from "./inputs";
+import type { PoolChoice, PoolPageInput } from "./inputs";
 import { findRunner, findRunnerAt, findRunnerNamed, openAddressPool, type Runner } from "./runners";
 
 /** A pool that gives out addresses or ports: a runner's subnet, an IPPool, or the block of a tenant. */
@@ -43,12 +53,12 @@ async function findPoolByName(context: Context, name: string): Promise<AddressPo
   const spec = await findSpec(pool, name);
   if (spec) refuseOtherTenant(spec, context);
   if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
-  const known = (await addressPools(context)).map((each) => each.name);
+  const { specs } = await findSpecPage(context, { limit: MOST_NAMES + 1 }, givesAddresses);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     spec
       ? `${capitalize(describePool(spec.name))} gives out neither addresses nor ports.`
-      : `There is no pool '${name}' in the store; it has ${known.join(", ") || "none"}.`,
+      : `There is no pool '${name}' in the store; it has ${listNames(specs.map((each) => each.name))}.`,
     "`overlayctl pool list` shows the names.",
   );
 }
@@ -60,6 +70,28 @@ export const findSpec = async (pool: Pool, name: string): Promise<PoolSpec | und
 /** Networks give out runner ids, and address spaces give out ranges. */
 export const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
   (kind === "address" || kind === "port") && !name.startsWith(SPACES);
+
+export interface SpecPage {
+  specs: PoolSpec[];
+  /** The cursor of the next page; absent: this is the last. */
+  next?: string;
+}
+
+/** The pools that the caller may see, by name: the first `limit` after the cursor, for which `isAsked` is true. */
+export async function findSpecPage(
+  context: Context,
+  { prefix = "", limit = Infinity, after }: PoolPageInput,
+  isAsked: (spec: PoolSpec) => boolean = () => true,
+): Promise<SpecPage> {
+  const specs: PoolSpec[] = [];
+  for (let last = after; ; ) {
+    const found = await context.pool.pools(prefix, { limit: limit + 1, ...(last !== undefined && { after: last }) });
+    specs.push(...found.filter((spec) => isVisible(spec, context) && isAsked(spec)));
+    if (specs.length > limit) return { specs: specs.slice(0, limit), next: specs[limit - 1]!.name };
+    if (found.length <= limit) return { specs };
+    last = found.at(-1)!.name;
+  }
+}
 
 /** All open pools that give out addresses or ports, and that the caller may see. */
 export const addressPools = async (context: Context, prefix = ""): Promise<PoolSpec[]> =>

@@ -1,8 +1,7 @@
 import { OverlayError } from "../errors";
 import type { Lease, Request, Tenant } from "../pool/types";
 import { IP_POOLS } from "../pool-names";
-import type { AllocationContext } from "../resource";
-import { chooseTenantPool, claimTenantPool, tenantLeaseName } from "../resources/tenants";
+import { tenantLeaseName } from "../resources/tenants";
 import { type AddressPool, addressPools, requestedChoice, requireNamedPool } from "./address-pools";
 import { throwExplained } from "./claim";
 import type { Context } from "./context";
@@ -10,6 +9,7 @@ import type { AllocateInput, AllocationInput } from "./inputs";
 import { RESERVATION } from "./leases";
 import { releaseOrReturn } from "./release";
 import { chooseTenant } from "./service-pools";
+import { openTenantPool, requireTenant } from "./tenant-pools";
 
 /**
  * Addresses of services, held until they are released. A service is known by its uid, and has one address in a pool. In the tenant's own pool of
@@ -52,17 +52,8 @@ async function placeFor(context: Context, input: AllocateInput): Promise<Allocat
   const tenant = requireTenant(context, input.tenant);
   const value = ip ?? (port === undefined ? undefined : BigInt(port));
   const owner = ownerOfService(uid, tenant);
-  const allocation: AllocationContext = { pool: context.pool, owner, tenantDefaults: context.tenantDefaults ?? {} };
-  const settings = await chooseTenantPool({ tenant, type, value }, allocation);
-  await claimTenantPool(settings, allocation);
-  const place = await requireNamedPool(context, { pool: settings.poolName });
-  return { place, tenant, names: [tenantLeaseName(tenant, type, owner)] };
-}
-
-function requireTenant(context: Context, given: Tenant | undefined): Tenant {
-  const tenant = chooseTenant(context, given);
-  if (tenant) return tenant;
-  throw new OverlayError("INPUT_INVALID", "No tenant given: type says which of its pools.", "Give the tenant, too.");
+  const { place, leaseName } = await openTenantPool(context, { tenant, type, value }, owner);
+  return { place, tenant, names: [leaseName] };
 }
 
 const placeError = (): OverlayError =>

@@ -4,7 +4,7 @@ import type { Extent, PoolSpec } from "../pool/types";
 import { addressPool, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { storedRunner } from "../resources/runner-subnet";
-import { addressPools, findNamedPool } from "./address-pools";
+import { findNamedPool, findSpecPage, givesAddresses, type SpecPage } from "./address-pools";
 import type { Context } from "./context";
 import type { AvailableInput } from "./inputs";
 import { formatValue } from "./leases";
@@ -23,10 +23,20 @@ export interface Availability {
   addresses: string[];
 }
 
-/** Of one pool, of the runners of a network, or of all pools that the caller may see. */
-export async function availableAddresses(context: Context, input: AvailableInput): Promise<Availability[]> {
+export interface AvailabilityPage {
+  pools: Availability[];
+  /** The cursor of the next page; absent: this is the last. */
+  next?: string;
+}
+
+/** Pools of a page: each of them is read for itself. */
+const POOLS = 100;
+
+/** Of one pool, of the runners of a network, or of all pools that the caller may see: the first ones after the cursor. */
+export async function availableAddresses(context: Context, input: AvailableInput): Promise<AvailabilityPage> {
   const found: Availability[] = [];
-  for (const spec of await findSpecs(context, input)) {
+  const { specs, next } = await findSpecs(context, input);
+  for (const spec of specs) {
     const usage = await context.pool.usage(spec.name);
     if (!usage) continue; // deleted meanwhile
     const { capacity, held } = countRoom(spec, usage);
@@ -39,17 +49,19 @@ export async function availableAddresses(context: Context, input: AvailableInput
       addresses: input.limit === 0 ? [] : await listFree(context, spec, input.limit),
     });
   }
-  return found;
+  return { pools: found, ...(next !== undefined && { next }) };
 }
 
-async function findSpecs(context: Context, input: AvailableInput): Promise<PoolSpec[]> {
-  const { network, runner, pool } = input;
+async function findSpecs(context: Context, input: AvailableInput): Promise<SpecPage> {
+  const { network, runner, pool, after } = input;
+  const page = { limit: POOLS, after };
   if (network !== undefined && runner === undefined && pool === undefined) {
     await requireNetwork(context.pool, network);
-    return addressPools(context, addressPool(network, ""));
+    return findSpecPage(context, { ...page, prefix: addressPool(network, "") }, givesAddresses);
   }
   const place = await findNamedPool(context, input);
-  return place ? [(await context.pool.spec(place.pool)) ?? place.spec] : addressPools(context);
+  if (!place) return findSpecPage(context, page, givesAddresses);
+  return { specs: [(await context.pool.spec(place.pool)) ?? place.spec] };
 }
 
 /** Reads as many free extents as there are addresses to list at most: a subnet may have 2^64. */

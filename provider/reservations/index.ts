@@ -23,7 +23,7 @@ export {
   isOfVm,
 } from "./leases";
 export { poolTypeOf } from "./pool-type";
-export { free, type Released, releaseByContainer, releaseByToken } from "./release";
+export { free, type Released, release, releaseByContainer, releaseByToken } from "./release";
 export { type Reservation, reserve, reserveMany } from "./reserve";
 export * from "./runner-config";
 export * from "./runner-report";
@@ -32,4 +32,4 @@ export * from "./search";
 export { createPool, deletePool } from "./service-pools";
 export { type ValidToken, validateOffline, validateToken } from "./tokens";
 export * from "./usage";
-export { useByAddress, useByToken } from "./use";
+export { useAddress, useByAddress, useByToken } from "./use";

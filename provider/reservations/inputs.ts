@@ -73,6 +73,9 @@ export const reserveInput = z.object({
   /** On any runner of `network`. `placement` alone says so, too. */
   anyRunner: z.boolean().optional(),
   placement: z.enum(PLACEMENTS).optional(),
+  /** In the tenant's own pool of this type, which is made at first use. */
+  type: resourceName.optional(),
+  tenant: tenantText.optional(),
   count: integerBetween(1, 256, "addresses from 1 to 256").optional(),
   ttl: ttl.optional(),
   vm,
@@ -121,6 +124,8 @@ export const availableInput = z.object({
   ...where,
   /** How many free addresses of each pool are listed. */
   limit: integerBetween(0, 1000, "from 0 to 1000").default(100),
+  /** The pool after which the page begins. */
+  after: z.string().optional(),
 });
 
 /** A page of pools whose names begin with `prefix`, after the pool of this name. */
@@ -172,6 +177,7 @@ export type ReserveInput = z.output<typeof reserveInput>;
 export type ValidateInput = z.output<typeof validateInput>;
 export type UseByTokenInput = z.output<typeof useByTokenInput>;
 export type UseByAddressInput = z.output<typeof useByAddressInput>;
+export type ReleaseInput = z.output<typeof releaseInput>;
 export type FreeInput = z.output<typeof freeInput>;
 export type HoldInput = z.output<typeof holdInput>;
 export type AddressInput = z.output<typeof addressInput>;

@@ -3,7 +3,7 @@ import { tokenUsedError } from "../pool/token";
 import type { Condition, Grant, Lease, Pool } from "../pool/types";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
-import type { FreeInput, PoolChoice } from "./inputs";
+import type { FreeInput, PoolChoice, ReleaseInput } from "./inputs";
 import { formatValue, ipOf, isOfStack, userLeaseNames } from "./leases";
 import { findLeases } from "./search";
 import { mustBeUnused, readToken } from "./tokens";
@@ -13,6 +13,13 @@ export interface Released {
   leases: Lease[];
   /** Those of them that belong to stacks, and stay reserved for them. */
   kept: Lease[];
+}
+
+/** By the token of a reservation, or all of a container. */
+export async function release(context: Context, { token, by, ...where }: ReleaseInput): Promise<Released> {
+  if (token !== undefined && by === undefined) return releaseByToken(context, token);
+  if (token === undefined && by !== undefined) return releaseByContainer(context, by, where);
+  throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
 }
 
 /** Releases an unused reservation. It may be repeated: what has ended already needs no release. */

@@ -1,14 +1,16 @@
 import { OverlayError } from "../errors";
 import type { Json, Lease } from "../pool/types";
-import { networkPool, runnerOfPool } from "../pool-names";
+import { networkPool, poolNamed, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
 import { type AddressPool, addressPoolOf, openRunnerPool, requireNamedPool } from "./address-pools";
 import { claimOnAnyRunner } from "./any-runner";
 import { type AddressClaim, buildRequest, throwExplained } from "./claim";
 import type { Context } from "./context";
 import type { ReserveInput } from "./inputs";
+import { ownerFor, ownerOfCaller } from "./leases";
 import { claimOnce, describeRequest, type Repeatable, toRepeatable } from "./repeat";
 import { findRunner } from "./runners";
+import { openTenantPool, requireTenant } from "./tenant-pools";
 
 export interface Reservation {
   lease: Lease;
@@ -24,11 +26,38 @@ export const reserve = async (context: Context, input: Omit<ReserveInput, "count
 /** `count` addresses in one transaction: all of them, or none. */
 export async function reserveMany(context: Context, input: ReserveInput): Promise<Reservation[]> {
   rejectContradictions(input);
-  const place = isForAnyRunner(input) ? undefined : await requireNamedPool(context, input);
-  const request = describeRequest(place?.pool ?? networkPool(input.network!), input);
-  const repeatable = toRepeatable(context, input, request);
-  const claim = () => claimReservations(context, place, input, repeatable).catch(throwExplained(input.by));
+  const { name, place, leaseName } = await findPlace(context, input);
+  const repeatable = toRepeatable(context, input, describeRequest(name, input));
+  const claim = () =>
+    claimReservations(context, place, input, { repeatable, leaseName }).catch(throwExplained(input.by));
   return signAll(context, place, repeatable ? await claimOnce(context, repeatable, claim) : await claim());
+}
+
+interface Place {
+  /** The same for a repeated request. */
+  name: string;
+  /** undefined: any runner of the network. */
+  place?: AddressPool;
+  /** In the pool of a tenant: a name for the first lease. */
+  leaseName?: string;
+}
+
+async function findPlace(context: Context, input: ReserveInput): Promise<Place> {
+  if (isForAnyRunner(input)) return { name: networkPool(input.network!) };
+  if (input.type !== undefined) return findTenantPlace(context, input, input.type);
+  const place = await requireNamedPool(context, input);
+  return { name: place.pool, place };
+}
+
+/** The same container, owner or key is in the same pool of the tenant again. */
+async function findTenantPlace(context: Context, input: ReserveInput, type: string): Promise<Place> {
+  const { ip, port, by, owner, key } = input;
+  const tenant = requireTenant(context, input.tenant);
+  const value = ip ?? (port === undefined ? undefined : BigInt(port));
+  const name = `tenant/${tenant.org}/${tenant.project}/${type}`;
+  const holder = by === undefined ? ownerOfCaller(context, name, owner ?? key) : ownerFor(name, by);
+  const { place, leaseName } = await openTenantPool(context, { tenant, type, value }, holder);
+  return { name: poolNamed(name), place, leaseName };
 }
 
 const isForAnyRunner = ({ anyRunner, placement }: ReserveInput): boolean =>
@@ -49,8 +78,19 @@ function rejectContradictions(input: ReserveInput): void {
       `A request with ${given} is for one address, and ${count} are requested.`,
       `Leave out ${given}; owner or key names a request for several.`,
     );
+  if (input.type === undefined ? input.tenant !== undefined : (network ?? runner ?? pool) !== undefined)
+    throw new OverlayError(
+      "INPUT_INVALID",
+      input.type === undefined ? "tenant is given without type." : "type is given with a pool, a runner or a network.",
+      "Give type, and the tenant if the access token has none; or a pool or a runner.",
+    );
   if (by !== undefined && owner !== undefined)
     throw new OverlayError("INPUT_INVALID", "Both container and owner are given.", "Give one of them.");
+}
+
+interface LeaseNames {
+  repeatable: Repeatable | undefined;
+  leaseName: string | undefined;
 }
 
 /** `place`: undefined for any runner. */
@@ -58,21 +98,25 @@ async function claimReservations(
   context: Context,
   place: AddressPool | undefined,
   input: ReserveInput,
-  repeatable: Repeatable | undefined,
+  names: LeaseNames,
 ): Promise<Lease[]> {
   const { count = 1, placement = "mostFree" } = input;
-  const toRequest = (at: AddressPool, index: number) => buildRequest(context, at, claimAt(input, index, repeatable));
+  const toRequest = (at: AddressPool, index: number) => buildRequest(context, at, claimAt(input, index, names));
   if (!place) return claimOnAnyRunner(context, { ...input, network: input.network!, placement, count }, toRequest);
   await openRunnerPool(context.pool, place);
   return context.pool.claimAll(Array.from({ length: count }, (_, i) => toRequest(place, i)));
 }
 
-function claimAt(input: ReserveInput, index: number, repeatable: Repeatable | undefined): AddressClaim {
+function claimAt(input: ReserveInput, index: number, { repeatable, leaseName }: LeaseNames): AddressClaim {
   const { ip, port, vm, by, owner, count = 1, ttl = vm ? DEFAULT_TTL.vm : DEFAULT_TTL.container } = input;
   return {
     ...{ ip, port, vm, by, ttl },
     owner: owner === undefined || count === 1 ? owner : `${owner} (${index + 1} of ${count})`,
-    ...(repeatable && { names: [repeatable.names[index]!], data: { request: repeatable.request as unknown as Json } }),
+    names: [
+      ...(repeatable ? [repeatable.names[index]!] : []),
+      ...(leaseName !== undefined && index === 0 ? [leaseName] : []),
+    ],
+    ...(repeatable && { data: { request: repeatable.request as unknown as Json } }),
   };
 }
 
@@ -84,8 +128,8 @@ async function signAll(context: Context, place: AddressPool | undefined, leases:
 }
 
 async function findGateways({ pool }: Context, name: string): Promise<string[]> {
-  const { network, runner } = runnerOfPool(name)!;
-  return gatewaysOf(addressPoolOf(await findRunner(pool, network, runner)));
+  const at = runnerOfPool(name);
+  return at ? gatewaysOf(addressPoolOf(await findRunner(pool, at.network, at.runner))) : [];
 }
 
 export const gatewaysOf = ({ runner }: AddressPool): string[] => runner?.layouts.map(({ gateway }) => gateway) ?? [];

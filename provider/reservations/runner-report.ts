@@ -81,7 +81,8 @@ export async function reportRunner(context: Context, input: ReportInput): Promis
     ...(input.vms ?? []).map((each) => ({ ...each, vm: true })),
   ];
   const leases = await findLeases(context, { network: runner.network, runner: runner.name });
-  const gone = input.complete ? leases.filter((lease) => isGone(lease, workloads, input, now)) : [];
+  const reported = new Set(workloads.flatMap(({ ip, ip6 }) => (ip6 === undefined ? [ip] : [ip, ip6])));
+  const gone = input.complete ? leases.filter((lease) => isGone(lease, reported, input, now)) : [];
   const released: Lease[] = [];
   if (input.free) for (const lease of gone) if (await releaseOrReturn(pool, lease)) released.push(lease);
   const report: RunnerReport = {
@@ -97,7 +98,7 @@ export async function reportRunner(context: Context, input: ReportInput): Promis
 /** Whether nothing that was reported has the address. Imported addresses may be used by any program, and new ones may be newer than the report. */
 function isGone(
   lease: Lease,
-  workloads: Workload[],
+  reported: Set<bigint>,
   { containers, vms, olderThan }: ReportInput,
   now: number,
 ): boolean {
@@ -109,7 +110,7 @@ function isGone(
     !isImported(lease) &&
     isListed &&
     isOld &&
-    !workloads.some(({ ip, ip6 }) => hasValue(lease, ip) || (ip6 !== undefined && hasValue(lease, ip6)))
+    !lease.extents.some(({ first }) => reported.has(first))
   );
 }
 

@@ -1,7 +1,7 @@
 import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
-import { addressPool, NETWORKS, networkOfPool, networkPool } from "../pool-names";
+import { addressPool, listNames, MOST_NAMES, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { layoutsOf, storedNetwork } from "../resources/network-settings";
 import { addressPoolSpec } from "../resources/runner-subnet";
@@ -23,10 +23,10 @@ export interface Runner {
 export async function requireNetwork(pool: Pool, network: string): Promise<PoolSpec> {
   const spec = await pool.spec(networkPool(network));
   if (spec) return spec;
-  const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
+  const known = (await pool.pools(NETWORKS, { limit: MOST_NAMES + 1 })).map(({ name }) => networkOfPool(name));
   throw new OverlayError(
     "POOL_NOT_FOUND",
-    `There is no network '${network}' in the store; it has ${known.join(", ") || "none"}.`,
+    `There is no network '${network}' in the store; it has ${listNames(known)}.`,
     "Check the name and the store (--store, OVERLAY_STORE); a store that was lost comes back with `overlayctl recover`.",
   );
 }
@@ -64,7 +64,7 @@ async function findNetworkOf(pool: Pool, runner: string): Promise<string> {
   if (found === undefined)
     throw new OverlayError(
       "POOL_NOT_FOUND",
-      `No network has a runner '${runner}'; there are networks ${networks.join(", ") || "none"}.`,
+      `No network has a runner '${runner}'; there are networks ${listNames(networks)}.`,
       "Check the name and the store.",
     );
   if (others.length === 0) return found;

@@ -28,7 +28,13 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true, childPool };
   const name = poolNamed(inputs.poolName);
   if (!(await pool.spec(name))) await pool.claim(request).catch(explainOverlap);
-  const [spec, lease] = [(await pool.spec(name))!, await findOpener(pool, name)];
+  const [spec, lease] = [await pool.spec(name), await findOpener(pool, name)];
+  if (!spec)
+    throw new OverlayError(
+      "POOL_NOT_FOUND",
+      `${capitalize(describePool(name))} was deleted meanwhile.`,
+      "Send the request again.",
+    );
   if (lease && isAnswer(lease, request) && isDeepStrictEqual(spec, childPool(lease.extents))) return spec;
   throw new OverlayError(
     "POOL_OVERLAP",
@@ -86,7 +92,7 @@ async function findOpener(pool: Pool, name: string): Promise<Lease | undefined> 
 }
 
 const isOfService = ({ owner, childPool }: Lease): boolean =>
-  childPool !== undefined && poolNamed(owner.slice(SERVICE.length)) === childPool;
+  childPool !== undefined && owner.startsWith(SERVICE) && poolNamed(owner.slice(SERVICE.length)) === childPool;
 
 /** `POOL_IN_USE` while it has leases. Pools of stacks are deleted by their stack. */
 export async function deletePool(context: Context, name: string): Promise<PoolSpec> {

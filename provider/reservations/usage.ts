@@ -3,10 +3,10 @@ import { OverlayError } from "../errors";
 import { formatExtents } from "../pool/errors";
 import { capacityOf, min } from "../pool/extents";
 import type { PoolSpec, Usage } from "../pool/types";
-import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
+import { capitalize, describePool, IP_POOLS, listNames, MOST_NAMES, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { type PoolSettings, storedPool } from "../resources/ip-pool";
-import { findSpec, givesAddresses } from "./address-pools";
+import { findSpec, findSpecPage, givesAddresses } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import { type Growth, readGrowth } from "./growth";
 import type { PoolPageInput } from "./inputs";
@@ -34,31 +34,28 @@ export interface PoolUsage {
   utilization: number;
 }
 
-/** A pool, and how fast it fills. */
-export interface PoolStatus extends PoolUsage, Growth {}
+/** A pool, and how fast it fills: absent if the caller may see only some of its changes. */
+export interface PoolStatus extends PoolUsage, Partial<Growth> {}
 
-/** A page of the pools that the caller may see, by name. */
-export async function poolUsages(context: Context, page: PoolPageInput = {}): Promise<PoolUsage[]> {
-  const { prefix = "", limit = Infinity } = page;
-  const specs = await readPage(context, page);
-  const usages = limit < Infinity ? await readUsages(context, specs) : await context.pool.usages(prefix);
-  return specs.flatMap((spec) => {
+export interface UsagePage {
+  pools: PoolUsage[];
+  /** The cursor of the next page; absent: this is the last. */
+  next?: string;
+}
+
+/** The pools that the caller may see, by name. */
+export const poolUsages = async (context: Context, page: PoolPageInput = {}): Promise<PoolUsage[]> =>
+  (await poolUsagePage(context, page)).pools;
+
+export async function poolUsagePage(context: Context, page: PoolPageInput = {}): Promise<UsagePage> {
+  const { prefix = "", limit } = page;
+  const { specs, next } = await findSpecPage(context, page);
+  const usages = limit === undefined ? await context.pool.usages(prefix) : await readUsages(context, specs);
+  const pools = specs.flatMap((spec) => {
     const usage = usages.get(spec.name);
     return usage ? [describeUsage(spec, usage)] : []; // deleted meanwhile
   });
-}
-
-async function readPage(
-  context: Context,
-  { prefix = "", limit = Infinity, after }: PoolPageInput,
-): Promise<PoolSpec[]> {
-  const specs: PoolSpec[] = [];
-  for (let last = after; ; ) {
-    const found = await context.pool.pools(prefix, { limit, ...(last !== undefined && { after: last }) });
-    specs.push(...found.filter((spec) => isVisible(spec, context)));
-    if (found.length < limit || specs.length >= limit) return specs.slice(0, limit);
-    last = found.at(-1)!.name;
-  }
+  return { pools, ...(next !== undefined && { next }) };
 }
 
 async function readUsages({ pool }: Context, specs: PoolSpec[]): Promise<Map<string, Usage>> {
@@ -76,7 +73,9 @@ export async function showPool(context: Context, name: string, now = Date.now())
       `${capitalize(describePool(spec.name))} was deleted meanwhile.`,
       "Run the command again.",
     );
-  return { ...describeUsage(spec, usage), ...(await readGrowth(context.pool, spec.name, countRoom(spec, usage), now)) };
+  const isShared = context.tenant !== undefined && spec.tenant === undefined;
+  const growth = isShared ? {} : await readGrowth(context.pool, spec.name, countRoom(spec, usage), now);
+  return { ...describeUsage(spec, usage), ...growth };
 }
 
 /** A pool of any kind by its name, if it is not one of another tenant. */
@@ -86,10 +85,10 @@ export async function requirePool(context: Context, name: string): Promise<PoolS
     refuseOtherTenant(spec, context);
     return spec;
   }
-  const known = (await context.pool.pools()).filter((other) => isVisible(other, context)).map((other) => other.name);
+  const { specs } = await findSpecPage(context, { limit: MOST_NAMES + 1 });
   throw new OverlayError(
     "POOL_NOT_FOUND",
-    `There is no pool '${name}'; there are ${known.join(", ") || "none"}.`,
+    `There is no pool '${name}'; there are ${listNames(specs.map((other) => other.name))}.`,
     "Check the name and the store.",
   );
 }

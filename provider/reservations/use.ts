@@ -8,6 +8,12 @@ import type { UseByAddressInput, UseByTokenInput } from "./inputs";
 import { formatValue, isHeldBy, isOfVm, userLeaseNames, vmLabel } from "./leases";
 import { leaseOfToken, readToken } from "./tokens";
 
+/** By its token, or by the address. */
+export const useAddress = (
+  context: Context,
+  { token, ...input }: UseByAddressInput & { token?: string | undefined },
+): Promise<Lease> => (token === undefined ? useByAddress(context, input) : useByToken(context, { token, ...input }));
+
 /** Marks the reservation of a token as used: it does not expire then. The same container may ask again. */
 export async function useByToken(context: Context, { token, runner, by, vm }: UseByTokenInput): Promise<Lease> {
   const grant = await readToken(context, token, runner);

@@ -1,3 +1,4 @@
+import type { Authenticator } from "../access/authenticate";
 import { openSession } from "../access/bounded-operations";
 import { type Caller, requireScope, type Scope } from "../access/caller";
 import { OverlayError } from "../errors";
@@ -5,16 +6,18 @@ import { isLoopbackName } from "../loopback";
 import type { Context } from "../reservations";
 import type { ServiceContext } from "./app";
 import { RateLimit } from "./rate-limit";
+import { withStoreTimeout } from "./readiness";
 
-/** Tokens that are not known from the last second, for each address: each costs a read of the store. */
+/** Tokens whose ids were not seen lately and that turn out to be invalid. Each costs a read of the store. */
 const UNKNOWN_TOKENS_PER_SECOND = 50;
+
+/** The one key of a limit for all callers together. */
+const ALL = "";
 
 /** What an interface knows of a request before it is admitted. */
 export interface Credentials {
   /** `Bearer TOKEN`. */
   authorization: string | undefined;
-  /** The address that it comes from. */
-  ip: string;
   /** The name under which the client reaches the service. */
   host: string | undefined;
   /** The site of the page, if the client is a browser. */
@@ -24,26 +27,37 @@ export interface Credentials {
 /** Decides who may make a request, for all interfaces of a service: they share the limits of an access token. */
 export class Admission {
   readonly #requests: RateLimit;
-  readonly #unknownTokens = new RateLimit(UNKNOWN_TOKENS_PER_SECOND);
+  readonly #lookups = new RateLimit(UNKNOWN_TOKENS_PER_SECOND);
 
   constructor(private readonly service: ServiceContext) {
     this.#requests = new RateLimit(service.limits.rateLimit);
   }
 
-  /** The caller of a request; without authentication, the operator. */
-  async identify(request: Credentials): Promise<Caller> {
+  /** The caller of a request; without authentication, the operator. `needsStore` false: the request is served while the store does not answer. */
+  async identify(request: Credentials, { needsStore = true }: { needsStore?: boolean } = {}): Promise<Caller> {
     const { authenticator, operator } = this.service;
     if (!authenticator) {
       refuseBrowsers(request);
       return operator;
     }
     const token = readBearerToken(request.authorization);
-    if (authenticator.isCached(token)) return authenticator.authenticate(token);
-    if (!this.#unknownTokens.take(request.ip))
-      throw rateLimitError(`Address ${request.ip}, with unknown tokens,`, UNKNOWN_TOKENS_PER_SECOND);
-    const caller = await authenticator.authenticate(token);
-    this.#unknownTokens.giveBack(request.ip);
+    const isKnown = authenticator.isKnown(token);
+    if (!isKnown) await this.#limitLookups(authenticator, token);
+    const caller = await (needsStore
+      ? authenticator.authenticate(token)
+      : authenticator.authenticateWithoutStore(token, withStoreTimeout));
+    if (!isKnown) this.#lookups.giveBack(ALL);
     return caller;
+  }
+
+  /** Past the limit, only tokens are looked up that were in the store a second ago. So invalid ones neither load the store nor lock out others. */
+  async #limitLookups(authenticator: Authenticator, token: string): Promise<void> {
+    if (this.#lookups.take(ALL) || (await authenticator.isListed(token))) return;
+    throw new OverlayError(
+      "RATE_LIMITED",
+      `More than ${UNKNOWN_TOKENS_PER_SECOND} unknown access tokens were sent in a second, and this one is unknown, too.`,
+      "Check the token. One that was just made is known after a second.",
+    );
   }
 
   /** For the functions of `reservations/`, in the bounds of the caller. */
@@ -67,10 +81,13 @@ export function readBearerToken(authorization: string | undefined): string {
   );
 }
 
-/** Without authentication, a web page in a browser on this machine must not reach the service, also not by a name that leads to loopback. */
+/**
+ * Without authentication, a web page in a browser on this machine must not reach the service, also not by a name that leads to loopback. Only
+ * its own pages may, under the name and port that they were loaded from.
+ */
 function refuseBrowsers({ host = "", origin }: Credentials): void {
   const names = [host, ...(origin === undefined ? [] : [origin.replace(/^https?:\/\//, "")])];
-  if (names.every((name) => isLoopbackName(name.replace(/:\d+$/, "")))) return;
+  if (isLoopbackName(host.replace(/:\d+$/, "")) && names.every((name) => name === host)) return;
   throw new OverlayError(
     "ACCESS_DENIED",
     `The service runs without authentication, and answers requests for localhost only, not for ${names.join(" from ")}.`,

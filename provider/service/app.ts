@@ -15,6 +15,8 @@ export type RouteScope = Scope | "public";
 declare module "fastify" {
   interface FastifyContextConfig {
     scope?: RouteScope;
+    /** false: it is served while the store does not answer, to callers that are known. */
+    needsStore?: boolean;
   }
   interface FastifyInstance {
     allRoutes: RouteOptions[];

@@ -9,12 +9,14 @@ export function guardRoutes(app: App, admission: Admission): void {
     if (config?.scope === undefined) throw new Error(`Route ${String(method)} ${url} declares no scope.`);
   });
   app.addHook("onRequest", async (request) => {
-    const { scope } = request.routeOptions.config;
+    const { scope, needsStore } = request.routeOptions.config;
     if (scope === "public" || request.is404) return;
     if (scope === undefined) throw new Error(`Route ${request.routeOptions.url} declares no scope.`);
-    const { headers, ip } = request;
-    const { authorization, host, origin } = headers;
-    request.caller = await admission.identify({ authorization, ip, host, origin });
+    const { authorization, host, origin } = request.headers;
+    request.caller = await admission.identify(
+      { authorization, host, origin },
+      needsStore === false ? { needsStore } : {},
+    );
     request.overlay = admission.admit(request.caller, scope);
   });
 }

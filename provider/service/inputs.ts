@@ -12,6 +12,7 @@ import {
   validateInput,
 } from "../reservations/inputs";
 import { webhookInput } from "../webhooks";
+import { POSITION_FORM, parsePosition } from "./events/position";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -45,6 +46,10 @@ export const reserveFields = z.strictObject({
   ...address,
   anyRunner: flag.optional().describe("On any runner of `network`."),
   placement: reserveInput.shape.placement.describe("How any runner is chosen; default mostFree."),
+  type: reserveInput.shape.type.describe("Instead of a pool: the tenant's own pool of this type, made at first use."),
+  tenant: reserveInput.shape.tenant.describe(
+    "With `type`: ORGANIZATION/PROJECT. Default: the tenant of the access token.",
+  ),
   count: reserveInput.shape.count.describe("So many addresses, all or none. The answer is a list then."),
   container: container.describe("The container that it is for; the same container gets the same reservation again."),
   owner: reserveInput.shape.owner.describe("Instead of a container: the same owner gets the same reservation again."),
@@ -93,6 +98,7 @@ export const placeFields = z.strictObject(where);
 export const availableFields = z.strictObject({
   ...where,
   limit: availableInput.shape.limit.describe("How many free addresses of each pool are listed; default 100."),
+  cursor: availableInput.shape.after.describe("`next` of the page before."),
 });
 
 const lastChanges = poolPageInput.shape.limit.describe("How many of the last changes.");
@@ -114,16 +120,19 @@ export const runnerFields = z.strictObject({
 
 export const reportFields = reportInput.omit({ network: true, runner: true }).strict();
 
-const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+const position = z
+  .union([z.number().int().min(0).transform(String), z.string()])
+  .pipe(z.string().regex(POSITION_FORM, "must be the id of an event"))
+  .transform(parsePosition);
 
 export const eventFields = z.strictObject({
-  after: eventId
+  after: position
     .optional()
     .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
   pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
   tenant: boundsFields.tenant.describe("Only of this tenant: ORGANIZATION/PROJECT."),
 });
 
-export const eventHeaders = z.looseObject({ "last-event-id": eventId.optional() });
+export const eventHeaders = z.looseObject({ "last-event-id": position.optional() });
 
 export const webhookFields = z.strictObject(webhookInput.shape);

@@ -12,7 +12,6 @@ export interface Instance {
   metrics: Metrics;
   feed: EventFeed;
   deliveries: WebhookDeliveries;
-  end(): Promise<void>;
 }
 
 /** Opens the pool with an observer. */
@@ -39,9 +38,5 @@ export async function openInstance(openPool: OpenPool, options: MetricsOptions, 
       if (failure !== undefined) log.warn({ webhook: webhook.id }, `A delivery failed. ${failure}`);
     },
   });
-  const end = async () => {
-    await deliveries.stop();
-    await pool.end();
-  };
-  return { pool, metrics, feed, deliveries, end };
+  return { pool, metrics, feed, deliveries };
 }

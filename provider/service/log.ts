@@ -1,10 +1,11 @@
 import { type DestinationStream, type Logger, pino } from "pino";
 
-/** Texts that give access: access tokens, tokens of reservations, passwords in URLs, and headers that may have one. */
+/** Texts that give access: access tokens, tokens of reservations, secrets of webhooks, passwords in URLs, and headers that may have one. */
 const SECRETS = [
   /\bovl_[0-9a-f]{8}_[\w-]{20,}/g,
   /\bipr1\.[\w-]{8}\.[\w.-]+/g,
-  /(?<=:\/\/[^\s/@:"]*:)[^\s/@"]+(?=@)/g,
+  /\bwhsec_[\w-]+/g,
+  /(?<=:\/\/[^\s/@:"]*:)[^\s"]+(?=@)/g, // up to the last @: a password may contain / and @
   /(?<=\bBearer\s+)[^\s"\\]+/gi,
 ];
 

@@ -1,6 +1,7 @@
 import { OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
 import { DEFAULT_SPACE } from "../pool-names";
+import { withTimeout } from "./timeout";
 
 /** Milliseconds. */
 const STORE_TIMEOUT = 2000;
@@ -17,18 +18,14 @@ export function readinessOf(pool: Pool): () => Promise<void> {
 }
 
 async function readStore(pool: Pool): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(storeLateError()), STORE_TIMEOUT);
-  });
-  try {
-    await Promise.race([pool.spec(DEFAULT_SPACE), late]);
-  } finally {
-    clearTimeout(timer);
-  }
+  await withStoreTimeout(pool.spec(DEFAULT_SPACE));
 }
 
-const storeLateError = (): OverlayError =>
+/** `STORE_UNAVAILABLE` if the store takes too long to answer. */
+export const withStoreTimeout = <T>(work: Promise<T>): Promise<T> =>
+  withTimeout(work, STORE_TIMEOUT, storeTimeoutError);
+
+const storeTimeoutError = (): OverlayError =>
   new OverlayError(
     "STORE_UNAVAILABLE",
     `The store has not answered within ${STORE_TIMEOUT / 1000} s.`,

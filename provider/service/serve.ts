@@ -1,5 +1,4 @@
 import type { Server as HttpsServer } from "node:https";
-import { setTimeout as sleep } from "node:timers/promises";
 import type { SecureContextOptions } from "node:tls";
 import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
@@ -15,8 +14,12 @@ import { buildServer } from "./server";
 import type { ServiceSettings } from "./settings";
 import { readTls, type TlsFiles, watchTls } from "./tls";
 
-/** Milliseconds that requests under way have to end. */
+/** Milliseconds after a signal in which the process ends, whatever is under way. */
 const STOP_TIMEOUT = 10_000;
+/** Milliseconds of these for requests under way; the rest is for closing the store. */
+const ANSWER_TIMEOUT = 8500;
+/** Milliseconds between looks for connections that have become idle. */
+const IDLE_INTERVAL = 100;
 
 export interface ServeContext {
   openPool: OpenPool;
@@ -31,8 +34,8 @@ export interface ServeContext {
 interface Listener {
   /** New connections get these certificates. */
   updateTls(options: SecureContextOptions): void;
-  /** Refuses new connections, and waits for requests that are under way. */
-  stop(): Promise<void>;
+  /** Refuses new connections, and waits so many milliseconds for requests that are under way. */
+  stop(timeout: number): Promise<void>;
 }
 
 /** Serves until the process gets SIGTERM or SIGINT. Requests that are under way then are answered. */
@@ -60,10 +63,11 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
     if (tls) unwatch = reloadTls(listeners, tls, log);
     log.info({ signal: await signal }, "stopping");
   } finally {
+    endProcessAfter(STOP_TIMEOUT, log);
     stopping.abort();
     unwatch();
-    await Promise.all(listeners.map((listener) => listener.stop()));
-    await instance.end();
+    await Promise.all([instance.deliveries.stop(), ...listeners.map((listener) => listener.stop(ANSWER_TIMEOUT))]);
+    await instance.pool.end();
   }
   log.info("stopped");
 }
@@ -102,7 +106,7 @@ async function startHttp(
   await listen(app, address, protection);
   return {
     updateTls: (files) => (app.server as unknown as HttpsServer).setSecureContext(files),
-    stop: () => closeServer(app),
+    stop: (timeout) => closeServer(app, timeout),
   };
 }
 
@@ -115,7 +119,7 @@ async function startGrpc(
   const credentials = tls && new TlsCredentials(readTls(tls));
   const server = new GrpcServer(service, { admission, log, credentials });
   log.info(`gRPC listening at ${await server.listen(address)}`);
-  return { updateTls: (files) => credentials?.update(files), stop: () => server.stop() };
+  return { updateTls: (files) => credentials?.update(files), stop: (timeout) => server.stop(timeout) };
 }
 
 /**
@@ -168,19 +172,33 @@ function reloadTls(listeners: Listener[], tls: TlsFiles, log: Logger): () => voi
   });
 }
 
-/** A second signal ends the process at once. */
+/** A second signal of either kind ends the process at once. */
 function receiveSignal(): Promise<NodeJS.Signals> {
+  const signals = ["SIGTERM", "SIGINT"] as const;
   return new Promise((resolve) => {
-    for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, resolve);
+    const receive = (signal: NodeJS.Signals) => {
+      for (const each of signals) process.off(each, receive);
+      resolve(signal);
+    };
+    for (const signal of signals) process.on(signal, receive);
   });
 }
 
-async function closeServer(app: App): Promise<void> {
+/** A store that does not answer must not keep the process alive. A process that has nothing left to do ends before. */
+function endProcessAfter(ms: number, log: Logger): void {
+  const end = () => {
+    log.warn(`ended after ${ms / 1000} s with work under way`);
+    process.exit();
+  };
+  setTimeout(end, ms).unref();
+}
+
+/** Answers that began before the stop said that their connection stays open: it is closed as soon as it is idle. */
+async function closeServer(app: App, timeout: number): Promise<void> {
   const closed = app.close();
-  const timeout = new AbortController();
-  const late = sleep(STOP_TIMEOUT, undefined, { signal: timeout.signal }).catch(() => {});
-  await Promise.race([closed, late]);
-  timeout.abort();
-  app.server.closeAllConnections();
+  const idle = setInterval(() => app.server.closeIdleConnections(), IDLE_INTERVAL);
+  const force = setTimeout(() => app.server.closeAllConnections(), timeout);
   await closed;
+  clearInterval(idle);
+  clearTimeout(force);
 }

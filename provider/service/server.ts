@@ -1,3 +1,4 @@
+import type { ServerResponse } from "node:http";
 import type { ServerOptions as HttpsOptions } from "node:https";
 import type { Socket } from "node:net";
 import fastify, {
@@ -13,6 +14,7 @@ import type { z } from "zod";
 import { OverlayError } from "../errors";
 import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
+import { limitConnections } from "./connections";
 import { guardRoutes } from "./guard";
 import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./problem";
 import { validatorFor } from "./requests";
@@ -25,7 +27,8 @@ import { answerUnknownRoutes } from "./unknown-routes";
 const KEEP_ALIVE = 75_000;
 /** Milliseconds between checks for requests that arrive too slowly. */
 const CHECK_INTERVAL = 1000;
-/** Milliseconds in which the headers of a request must arrive. */
+/** Milliseconds in which a TLS handshake must be complete, and in which the headers of a request must arrive. */
+const HANDSHAKE_TIMEOUT = 10_000;
 const HEADERS_TIMEOUT = 10_000;
 const MOST_CONNECTIONS = 20_000;
 
@@ -45,7 +48,7 @@ export async function buildServer(
     connectionsCheckingInterval: CHECK_INTERVAL,
   };
   const app = fastify({
-    ...(https ? { https: { ...timeouts, ...https } } : { http: timeouts }),
+    ...(https ? { https: { ...timeouts, handshakeTimeout: HANDSHAKE_TIMEOUT, ...https } } : { http: timeouts }),
     loggerInstance: log as FastifyBaseLogger,
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: "requestId" }),
     bodyLimit,
@@ -57,7 +60,7 @@ export async function buildServer(
     frameworkErrors: answerError,
     routerOptions: { maxParamLength: 300 },
   }).withTypeProvider<ZodTypeProvider>() as unknown as App;
-  app.server.maxConnections = MOST_CONNECTIONS;
+  limitConnections(app.server, MOST_CONNECTIONS);
   app.removeContentTypeParser("text/plain");
   app.setValidatorCompiler(({ schema }) => validatorFor(schema as z.ZodType));
   app.setSerializerCompiler(serializerCompiler);
@@ -112,14 +115,15 @@ function measureRequests(app: App, { metrics }: ServiceContext): void {
 }
 
 /**
- * Requests that arrive on open connections while the process ends are answered, and the client has to connect again for the next one. Proxies that
+ * Requests on open connections are answered while the process ends, and the client has to connect again for the next one. Proxies that
  * ask for readiness are told to use another instance.
  */
 function drainWhileStopping(app: App, { stopping }: ServiceContext): void {
-  app.addHook("onRequest", async (request, reply) => {
-    if (!stopping.aborted) return;
-    reply.header("connection", "close");
-    if (request.routeOptions.url === "/readyz")
+  app.addHook("onSend", async (_request, reply) => {
+    if (stopping.aborted) reply.header("connection", "close");
+  });
+  app.addHook("onRequest", async (request) => {
+    if (stopping.aborted && request.routeOptions.url === "/readyz")
       throw new OverlayError("SERVICE_STOPPING", "The service is being stopped.", "Use another instance.");
   });
 }
@@ -131,9 +135,13 @@ function answerError(given: unknown, request: FastifyRequest, reply: FastifyRepl
   reply.code(problem.status).headers(problemHeaders(error)).type(PROBLEM_TYPE).send(JSON.stringify(problem));
 }
 
-/** Answers what Node's HTTP parser refuses. There is no request object yet. */
-function answerClientError(given: Error & { code?: string }, socket: Socket): void {
+/** Answers what Node's HTTP parser refuses. There is no request object yet. An answer to an earlier request may be under way: it is cut off. */
+function answerClientError(
+  given: Error & { code?: string },
+  socket: Socket & { _httpMessage?: ServerResponse | null },
+): void {
   if (given.code === "ECONNRESET" || socket.destroyed) return;
+  if (socket._httpMessage?.headersSent) return void socket.destroy();
   const error = given.code?.startsWith("HPE_") ? malformedError(given) : toOverlayError(given);
   const problem = toProblem(error);
   const body = JSON.stringify(problem);

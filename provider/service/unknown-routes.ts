@@ -3,10 +3,12 @@ import type { App } from "./app";
 
 /** Answers requests for which there is no route, before their bodies are looked at: 405 if the path has other methods, else 404. */
 export function answerUnknownRoutes(app: App): void {
+  let routes: { pattern: RegExp; methods: string[] }[] | undefined;
   app.addHook("onRequest", async (request, reply) => {
     if (!request.is404) return;
     const path = request.url.split("?")[0]!;
-    const methods = app.allRoutes.filter(({ url }) => patternOf(url).test(path)).flatMap(({ method }) => method);
+    routes ??= app.allRoutes.map(({ url, method }) => ({ pattern: patternOf(url), methods: [method].flat() }));
+    const methods = routes.filter(({ pattern }) => pattern.test(path)).flatMap((route) => route.methods);
     if (methods.length === 0)
       throw new OverlayError("NOT_FOUND", `There is no route ${request.method} ${path}.`, "See /docs.");
     const allowed = [...new Set(methods)].sort().join(", ");

@@ -133,6 +133,20 @@ describe.sequential("against the service", () => {
     expect((await client.reservations({ ip: seen })).reservations).toEqual([]);
   });
 
+  test.each(["reserved", "used"])(
+    "withAddress leaves an address alone that another process has %s for the container",
+    async (state) => {
+      const container = `job-${state}`;
+      const { ip, token: given } = await client.reserve({ runner: "node1", container });
+      if (state === "used") await client.use({ token: given, container });
+      const before = (await client.reservations({ runner: "node1" })).reservations;
+      const call = client.withAddress("node1", () => Promise.reject(new Error("not called")), { container });
+      await expect(call).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
+      expect((await client.reservations({ runner: "node1" })).reservations).toEqual(before);
+      expect(before).toContainEqual(expect.objectContaining({ ip, state }));
+    },
+  );
+
   test.each([
     [() => client.reserve({ runner: "nowhere" }), 404, "POOL_NOT_FOUND"],
     [() => client.reserve({ runner: "node1", ttl: 0 }), 400, "INPUT_INVALID"],

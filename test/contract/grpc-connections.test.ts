@@ -1,4 +1,5 @@
 import { readFileSync, rmSync } from "node:fs";
+import { connect } from "node:net";
 import { Client, credentials, Metadata, type ServiceError, status } from "@grpc/grpc-js";
 import {
   loadFileDescriptorSetFromBuffer,
@@ -163,6 +164,18 @@ async function callWithSlowLookup(connection: Connection, lookupMs: number, opti
   await expect.poll(() => service.lookups, { timeout: 20_000 }).toBe(lookups + 1);
   return { answer };
 }
+
+test("connections without a valid call are closed when there are nearly too many", async () => {
+  await start({ mostConnections: 10 });
+  const watcher = service.connect().watch({}, admin);
+  await watcher.next();
+  const [host, port] = service.address.split(":") as [string, string];
+  const strangers = Array.from({ length: 30 }, () => connect(Number(port), host).on("error", () => {}));
+  await expect.poll(() => strangers.filter(({ closed }) => closed).length).toBeGreaterThan(20);
+  await reserve("c1");
+  expect(await watcher.event()).toMatchObject({ kind: "EVENT_KIND_CLAIMED" });
+  for (const socket of strangers) socket.destroy();
+});
 
 describe("the end of the server", () => {
   test("answers calls under way, ends streams with a reason, and accepts no new call", async () => {

@@ -32,6 +32,7 @@ export interface ServiceOptions {
   noAuth?: boolean;
   credentials?: TlsCredentials;
   tenantDefaults?: TenantDefaults;
+  mostConnections?: number;
 }
 
 export interface CallOptions {
@@ -85,13 +86,14 @@ export class GrpcService {
 
   static async on(pool: PoolRun, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
-    const { limits, noAuth = false, credentials, tenantDefaults } = options;
+    const { limits, noAuth = false, credentials, tenantDefaults, mostConnections } = options;
     const records = {
       findAccessToken: async (id: string) => {
         service.lookups++;
         await new Promise((resolve) => setTimeout(resolve, service.lookupMs));
         return pool.findAccessToken(id);
       },
+      accessTokens: () => pool.accessTokens(),
     };
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {
@@ -104,7 +106,12 @@ export class GrpcService {
       stopping: service.stopping.signal,
     };
     service.context = context;
-    service.server = new GrpcServer(context, { admission: new Admission(context), log, credentials });
+    service.server = new GrpcServer(context, {
+      admission: new Admission(context),
+      log,
+      credentials,
+      ...(mostConnections && { mostConnections }),
+    });
     service.address = await service.server.listen({ host: "127.0.0.1", port: 0 });
     return service;
   }
@@ -130,7 +137,7 @@ export class GrpcService {
 
   async stop(): Promise<void> {
     this.stopping.abort();
-    await this.server.stop();
+    await this.server.stop(10_000);
     for (const client of this.#clients) client.close();
   }
 }

@@ -227,7 +227,7 @@ const RULES: [folder: string, may: string[]][] = [
       "pino",
       "zod",
       ...GRPC,
-      ...["events", "path", "tls", "util"].map((name) => `node:${name}`),
+      ...["events", "net", "path", "tls", "util"].map((name) => `node:${name}`),
     ],
   ],
   [

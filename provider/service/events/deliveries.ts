@@ -23,7 +23,7 @@ interface Running {
 export class WebhookDeliveries {
   readonly #running = new Map<string, Running>();
   readonly #stop = new AbortController();
-  readonly #hurry = new AbortController();
+  readonly #abortPosts = new AbortController();
   readonly #context: DeliveryContext;
   #loop: Promise<void> | undefined;
   #reload = new AbortController();
@@ -54,12 +54,11 @@ export class WebhookDeliveries {
   async stop(): Promise<void> {
     this.#stop.abort();
     this.reload();
-    const hurry = setTimeout(() => this.#hurry.abort(), STOP_MS);
-    await this.#loop;
+    const timer = setTimeout(() => this.#abortPosts.abort(), STOP_MS);
     const running = [...this.#running.values()];
     for (const { stop } of running) stop.abort();
-    await Promise.all(running.map(({ ended }) => ended));
-    clearTimeout(hurry);
+    await Promise.all([this.#loop, ...running.map(({ ended }) => ended)]);
+    clearTimeout(timer);
   }
 
   async #follow(): Promise<void> {
@@ -86,7 +85,7 @@ export class WebhookDeliveries {
 
   /** Until it is removed. Ends as well when the store fails: the next look at the list of webhooks starts it again. */
   async #deliver(webhook: Webhook, signal: AbortSignal): Promise<void> {
-    const delivery = new WebhookDelivery(webhook, this.#context, this.#hurry.signal);
+    const delivery = new WebhookDelivery(webhook, this.#context, this.#abortPosts.signal);
     await delivery.run(signal).catch((error: unknown) => this.options.onError?.(error));
   }
 }

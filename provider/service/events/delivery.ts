@@ -50,8 +50,8 @@ export class WebhookDelivery {
   constructor(
     private readonly webhook: Webhook,
     private readonly context: DeliveryContext,
-    /** Ends a request that is under way. */
-    private readonly hurry: AbortSignal,
+    /** Ends a request that is under way: this process stops. */
+    private readonly abortPosts: AbortSignal,
   ) {}
 
   /** Until the signal is aborted, or the webhook was removed. Rejects when the store fails. */
@@ -97,13 +97,14 @@ export class WebhookDelivery {
     if (delivery && waitMs > 0) await sleep(waitMs, undefined, { signal }).catch(() => {});
     if (waitMs > 0 || delivery?.delivered !== after) return delivery?.delivered;
     const failure = body && (await this.#post(body, upTo));
+    if (body && this.abortPosts.aborted) return after; // whether or not it has arrived, another process delivers it
     return (await this.#finish(upTo, failure))?.delivered;
   }
 
   async #post(message: DeliveryBody, upTo: number): Promise<string | undefined> {
     const eventId = message.events.at(-1)?.id ?? upTo;
-    const failure = await post(this.webhook, { body: JSON.stringify(message), eventId }, this.hurry);
-    this.context.report(this.webhook, failure);
+    const failure = await post(this.webhook, { body: JSON.stringify(message), eventId }, this.abortPosts);
+    if (!this.abortPosts.aborted) this.context.report(this.webhook, failure);
     return failure;
   }
 

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import type { EventPage, LoggedEvent, Pool } from "../../pool/types";
+import { type Position, readNewest, requirePosition } from "./position";
 
 /** How often the store is asked for events of other processes. Milliseconds. */
 const POLL_MS = 250;
@@ -51,9 +52,13 @@ export class EventFeed {
     return (await this.pool.events({})).last;
   }
 
+  newestPosition(): Promise<Position> {
+    return readNewest(this.pool);
+  }
+
   /** `EVENTS_LOST` if `follow` could not begin here. */
-  async mustHave(after: number): Promise<void> {
-    await this.pool.events({ after, limit: 1 });
+  mustHave(after: Position): Promise<void> {
+    return requirePosition(this.pool, after);
   }
 
   /** After a commit of this process: its events are read at once. */
@@ -109,11 +114,11 @@ export class EventFeed {
   /** true: the poller has found events, or the signal was aborted; false: there was none for so long. */
   #change(signal: AbortSignal, idleMs?: number): Promise<boolean> {
     return new Promise((resolve) => {
-      const end = (isNews: boolean) => {
+      const end = (hasChanged: boolean) => {
         clearTimeout(timer);
         signal.removeEventListener("abort", notify);
         this.#waiting.delete(notify);
-        resolve(isNews);
+        resolve(hasChanged);
       };
       const notify = () => end(true);
       const timer = idleMs === undefined ? undefined : setTimeout(() => end(false), idleMs);

@@ -23,20 +23,20 @@ export async function post(
     [SIGNATURE_HEADER]: signatureOf(secret, Math.floor(Date.now() / 1000), body),
     [EVENT_ID_HEADER]: String(eventId),
   };
-  const late = AbortSignal.timeout(POST_TIMEOUT_MS);
+  const timeout = AbortSignal.timeout(POST_TIMEOUT_MS);
   try {
     const request = {
       method: "POST",
       headers,
       body,
       redirect: "manual",
-      signal: AbortSignal.any([late, signal]),
+      signal: AbortSignal.any([timeout, signal]),
     } as const;
     const { ok, status, body: answer } = await fetch(url, request);
     await answer?.cancel();
     return ok ? undefined : `The receiver answered with status ${status}.`;
   } catch (error) {
-    if (late.aborted) return `The receiver did not answer within ${POST_TIMEOUT_MS / 1000} s.`;
+    if (timeout.aborted) return `The receiver did not answer within ${POST_TIMEOUT_MS / 1000} s.`;
     return escapeLine(`The receiver cannot be reached: ${reasonOf(error)}.`).slice(0, LONGEST_REASON);
   }
 }

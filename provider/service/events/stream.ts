@@ -2,6 +2,7 @@ import { isOverlayError, type OverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
 import { type Change, describeEvent } from "../../reservations";
 import type { EventFeed } from "./feed";
+import { formatPosition, type Position, positionOf } from "./position";
 
 /** Events as `text/event-stream` (server-sent events, WHATWG HTML 9.2). */
 
@@ -12,7 +13,7 @@ const HEARTBEAT_MS = 15_000;
 const RECONNECT_MS = 1000;
 
 export interface StreamOptions {
-  after: number;
+  after: Position;
   accepts(event: LoggedEvent): boolean;
   signal: AbortSignal;
   heartbeatMs?: number | undefined;
@@ -33,15 +34,16 @@ export async function* renderStream(
   feed: EventFeed,
   { after, accepts, signal, heartbeatMs = HEARTBEAT_MS }: StreamOptions,
 ): AsyncGenerator<string, void, void> {
-  yield `retry: ${RECONNECT_MS}\nid: ${after}\n\n`;
+  yield `retry: ${RECONNECT_MS}\nid: ${formatPosition(after)}\n\n`;
   let [seen, written] = [after, Date.now()];
   try {
-    for await (const events of feed.follow(after, signal, heartbeatMs)) {
-      seen = events.at(-1)?.id ?? seen;
+    for await (const events of feed.follow(after.id, signal, heartbeatMs)) {
+      const newest = events.at(-1);
+      if (newest) seen = positionOf(newest);
       const text = events.filter(accepts).map(renderEvent).join("");
       const isForOthers = events.length > 0 && text === "";
       if (isForOthers && Date.now() - written < heartbeatMs) continue;
-      yield text === "" ? `: heartbeat\nid: ${seen}\n\n` : text;
+      yield text === "" ? `: heartbeat\nid: ${formatPosition(seen)}\n\n` : text;
       written = Date.now();
     }
   } catch (error) {
@@ -51,7 +53,7 @@ export async function* renderStream(
 }
 
 const renderEvent = (event: LoggedEvent): string =>
-  `id: ${event.id}\nevent: ${event.what}\ndata: ${JSON.stringify(describeLoggedEvent(event))}\n\n`;
+  `id: ${formatPosition(positionOf(event))}\nevent: ${event.what}\ndata: ${JSON.stringify(describeLoggedEvent(event))}\n\n`;
 
 const renderLost = ({ code, what, fix }: OverlayError): string =>
   `event: lost\ndata: ${JSON.stringify({ code, what, fix })}\n\n`;

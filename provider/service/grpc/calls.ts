@@ -8,6 +8,7 @@ import { toOverlayError } from "../problem";
 import { invalidInputError } from "../requests";
 import { isOptional, type MethodDefinition } from "./api";
 import { type AnyCall, CallLog, headerOf, type Message, type StreamCall, trailerOf } from "./call-log";
+import type { Connections } from "./connections";
 import type { CallContext, Method, StreamMethod, UnaryMethod } from "./methods";
 import { toServiceError } from "./status";
 
@@ -19,6 +20,7 @@ export interface CallServices {
   log: Logger;
   /** Calls under way. */
   active: Set<Promise<void>>;
+  connections: Connections;
 }
 
 export const handleUnary =
@@ -80,13 +82,14 @@ function serveCall(services: CallServices, call: AnyCall, { isStream, run, fail 
 
 /** Nothing is done for a call whose client has gone, or whose deadline has passed. */
 async function admitCall(
-  { service, admission }: CallServices,
+  { service, admission, connections }: CallServices,
   call: AnyCall,
   { definition, method, log }: { definition: MethodDefinition; method: Method; log: CallLog },
 ): Promise<{ context: CallContext; request: Message }> {
   if (service.stopping.aborted) throw stoppingError();
-  const caller = await admission.identify(credentialsOf(call));
+  const caller = await admission.identify(credentialsOf(call), method);
   log.caller = caller;
+  connections.admit(call.getPeer());
   const overlay = admission.admit(caller, method.scope);
   const request = parseRequest(method, withoutDefaults(call.request, definition));
   if (call.cancelled) throw cancelledError();
@@ -95,7 +98,6 @@ async function admitCall(
 
 const credentialsOf = (call: AnyCall): Credentials => ({
   authorization: headerOf(call, "authorization"),
-  ip: call.getPeer().replace(/:\d+$/, ""),
   host: call.getHost(),
   origin: headerOf(call, "origin"),
 });

@@ -11,7 +11,7 @@ import {
   describeLease,
   findAllocations,
   poolPageInput,
-  poolUsages,
+  poolUsagePage,
   showPool,
 } from "../../reservations";
 import { allocationPolicyField, describeLeases, poolTypeField, toLeaseMessage, toPoolMessage } from "./messages";
@@ -113,12 +113,8 @@ export const ipamMethods = {
     request: z.object({ prefix: page.prefix, page_size: z.number().int().optional(), page_token: page.after }),
     run: async ({ overlay, service }, { prefix, page_size: size = Infinity, page_token: after }) => {
       const limit = Math.min(size, service.limits.pageLimit);
-      const pools = await poolUsages(overlay, { prefix, after, limit: limit + 1 });
-      const shown = pools.slice(0, limit);
-      return {
-        pools: shown.map(toPoolMessage),
-        ...(pools.length > limit && { next_page_token: shown.at(-1)!.pool }),
-      };
+      const { pools, next } = await poolUsagePage(overlay, { prefix, after, limit });
+      return { pools: pools.map(toPoolMessage), next_page_token: next };
     },
   }),
 

@@ -6,6 +6,8 @@ import type { ServiceContext } from "../app";
 /** What a method demands of its caller, and how its request is parsed. */
 interface MethodBase<S extends z.ZodObject> {
   scope: Scope;
+  /** false: it is served while the store does not answer, to callers that are known. */
+  needsStore?: boolean;
   /** Has the fields of the message in the `.proto` file. Fields with a default value count as absent, unless they are `optional`. */
   request: S;
 }

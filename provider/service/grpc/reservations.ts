@@ -1,17 +1,14 @@
 import { z } from "zod";
-import { OverlayError } from "../../errors";
 import {
   describeLease,
   free,
   freeInput,
-  releaseByContainer,
-  releaseByToken,
+  release,
   releaseInput,
   reserveInput,
   reserveMany,
-  useByAddress,
+  useAddress,
   useByAddressInput,
-  useByToken,
   validateInput,
   validateToken,
 } from "../../reservations";
@@ -55,6 +52,7 @@ export const reservationMethods = {
 
   Validate: unary({
     scope: "reserve",
+    needsStore: false, // with `offline`
     request: validateInput,
     run: async ({ overlay }, input) => {
       const { checked, ...lease } = await validateToken(overlay, input);
@@ -71,26 +69,15 @@ export const reservationMethods = {
       container: useByAddressInput.shape.by,
       vm: reservation.vm,
     }),
-    run: async ({ overlay }, { token, container: by, ...input }) => {
-      const { runner, vm } = input;
-      const lease =
-        token === undefined
-          ? await useByAddress(overlay, { ...input, by })
-          : await useByToken(overlay, { token, runner, by, vm });
-      return toLeaseMessage(describeLease(lease));
-    },
+    run: async ({ overlay }, { container: by, ...input }) =>
+      toLeaseMessage(describeLease(await useAddress(overlay, { ...input, by }))),
   }),
 
   Release: unary({
     scope: "reserve",
     request: z.object({ ...where, token: releaseInput.shape.token, container: releaseInput.shape.by }),
-    run: async ({ overlay }, { token, container, ...places }) => {
-      if ((token === undefined) === (container === undefined))
-        throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
-      const { leases, kept } =
-        token === undefined
-          ? await releaseByContainer(overlay, container!, places)
-          : await releaseByToken(overlay, token);
+    run: async ({ overlay }, { container, ...input }) => {
+      const { leases, kept } = await release(overlay, { ...input, by: container });
       return { released: describeLeases(leases), kept: describeLeases(kept) };
     },
   }),

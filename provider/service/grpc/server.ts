@@ -1,3 +1,4 @@
+import { type AddressInfo, createServer, type Server as NetServer } from "node:net";
 import { promisify } from "node:util";
 import { Server, ServerCredentials, type UntypedServiceImplementation } from "@grpc/grpc-js";
 import { HealthImplementation, type ServingStatus } from "grpc-health-check";
@@ -8,6 +9,7 @@ import type { ServiceContext } from "../app";
 import { readinessOf } from "../readiness";
 import { fullName, SERVICE_NAMES, serviceDefinition } from "./api";
 import { type CallServices, handleStream, handleUnary } from "./calls";
+import { Connections } from "./connections";
 import type { TlsCredentials } from "./credentials";
 import type { Method } from "./methods";
 import { addReflection } from "./reflection";
@@ -15,8 +17,6 @@ import { METHODS } from "./table";
 
 /** Milliseconds between checks whether the store answers. */
 const HEALTH_INTERVAL = 5000;
-/** Milliseconds that calls under way have to end. */
-const STOP_TIMEOUT = 10_000;
 /** Milliseconds for the last answers to arrive, while streams of the health service and of reflection would keep connections open. */
 const LAST_ANSWERS = 500;
 
@@ -27,12 +27,15 @@ const CONNECTION_LIMITS = {
   "grpc.keepalive_timeout_ms": 20_000,
   "grpc.max_concurrent_streams": 256,
 };
+const MOST_CONNECTIONS = 2000;
 
 export interface GrpcOptions {
   admission: Admission;
   log: Logger;
   /** Without it, the server has no TLS. */
   credentials?: TlsCredentials | undefined;
+  /** For tests. */
+  mostConnections?: number;
 }
 
 /** The gRPC server with its services, health and reflection. */
@@ -41,15 +44,18 @@ export class GrpcServer {
   readonly #health = new HealthImplementation({ "": "SERVING" });
   readonly #active = new Set<Promise<void>>();
   readonly #isReady: () => Promise<void>;
+  readonly #connections: Connections;
+  #listener: NetServer | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(
     private readonly service: ServiceContext,
     private readonly options: GrpcOptions,
   ) {
+    this.#connections = new Connections(options.mostConnections ?? MOST_CONNECTIONS);
     this.#server = new Server({ ...CONNECTION_LIMITS, "grpc.max_receive_message_length": service.limits.bodyLimit });
     this.#isReady = readinessOf(service.pool);
-    const services = { service, ...options, active: this.#active };
+    const services = { service, ...options, active: this.#active, connections: this.#connections };
     for (const name of SERVICE_NAMES) this.#server.addService(serviceDefinition(name), implement(services, name));
     this.#health.addToServer(this.#server);
     addReflection(this.#server);
@@ -58,29 +64,41 @@ export class GrpcServer {
   /** Returns the address as HOST:PORT; the system chooses a port for port 0. */
   async listen({ host, port }: { host: string; port: number }): Promise<string> {
     const name = host.includes(":") ? `[${host}]` : host;
-    const address = `${name}:${port}`;
-    const credentials = this.options.credentials ?? ServerCredentials.createInsecure();
     await this.#checkStore();
-    const bound = await new Promise<number>((resolve, reject) => {
-      this.#server.bindAsync(address, credentials, (error, port) =>
-        error ? reject(listenError(address, error)) : resolve(port),
-      );
+    this.#listener = this.#createListener();
+    await new Promise<void>((resolve, reject) => {
+      this.#listener!.once("error", (error) => reject(listenError(`${name}:${port}`, error)));
+      this.#listener!.listen({ host, port }, resolve);
     });
     this.#timer = setInterval(() => void this.#checkStore(), HEALTH_INTERVAL).unref();
-    return `${name}:${bound}`;
+    return `${name}:${(this.#listener.address() as AddressInfo).port}`;
   }
 
-  /** Refuses new calls, and waits for those that are under way. `stopping` of the service ends streams. */
-  async stop(): Promise<void> {
+  /** Accepts connections for the gRPC library, which has no limit of them. */
+  #createListener(): NetServer {
+    const { credentials = ServerCredentials.createInsecure() } = this.options;
+    const injector = this.#server.createConnectionInjector(credentials);
+    const listener = createServer((socket) => {
+      this.#connections.add(socket);
+      injector.injectConnection(socket);
+    });
+    listener.maxConnections = this.#connections.most;
+    return listener;
+  }
+
+  /** Refuses new calls, and waits so many milliseconds for those that are under way. `stopping` of the service ends streams. */
+  async stop(timeout: number): Promise<void> {
     clearInterval(this.#timer);
+    this.#listener?.close();
     this.#setStatus("NOT_SERVING", ["", ...SERVICE_NAMES.map(fullName)]);
     const timers: NodeJS.Timeout[] = [];
     const after = (ms: number) => new Promise<void>((resolve) => void timers.push(setTimeout(resolve, ms)));
     const closed = promisify(this.#server.tryShutdown.bind(this.#server))();
     const answered = Promise.all(this.#active).then(() => after(LAST_ANSWERS));
-    await Promise.race([closed, answered, after(STOP_TIMEOUT)]);
+    await Promise.race([closed, answered, after(timeout)]);
     for (const timer of timers) clearTimeout(timer);
     this.#server.forceShutdown();
+    this.#connections.destroyAll();
   }
 
   /** The services are healthy while the store answers. The process as a whole, which has the empty name, is until it stops. */

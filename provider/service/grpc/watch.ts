@@ -29,7 +29,7 @@ export async function* watch(
   const filter = filterOf(request);
   const isSent = (event: LoggedEvent): boolean => isEventInBounds(caller, event) && isEventInBounds(filter, event);
   const position = request.after ?? (await feed.newest());
-  await feed.mustHave(position);
+  await feed.mustHave({ id: position });
   const close = metrics.openStream();
   try {
     yield* followFrom(feed, { position, isSent, signal });

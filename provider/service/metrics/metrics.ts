@@ -1,7 +1,8 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { isOverlayError } from "../../errors";
 import type { Observer } from "../../pool/observer";
-import type { Delivery, Pool, Webhook } from "../../pool/types";
+import type { Pool, Webhook } from "../../pool/types";
+import { withStoreTimeout } from "../readiness";
 import { PoolMetrics } from "./pool-metrics";
 
 /** Seconds. A transaction on SQLite takes about a millisecond, one that waits for a lock some seconds. */
@@ -47,6 +48,8 @@ export class Metrics {
   readonly #streams: Gauge;
   readonly #deliveries: Counter<"webhook" | "result">;
   readonly #pending: Gauge<"webhook">;
+  /** Webhooks whose deliveries are counted. */
+  readonly #counted = new Set<string>();
 
   constructor({ version, node, mostPools, now }: MetricsOptions) {
     const registers = [this.#registry];
@@ -127,6 +130,7 @@ export class Metrics {
   }
 
   countDelivery({ id }: Webhook, failure: string | undefined): void {
+    this.#counted.add(id);
     this.#deliveries.inc({ webhook: id, result: failure === undefined ? "delivered" : "failed" });
   }
 
@@ -134,20 +138,29 @@ export class Metrics {
     return this.#registry.contentType;
   }
 
-  /** All metrics, in the text format of Prometheus. */
+  /** All metrics, in the text format of Prometheus. A store that does not answer delays them by two seconds at most. */
   async render(pool: Pool): Promise<string> {
-    await this.#pools.update(pool);
-    await this.#updatePending(pool);
+    await Promise.all([this.#pools.update(pool), this.#updatePending(pool)]);
     return this.#registry.metrics();
+  }
+
+  #forgetWebhook(webhook: string): void {
+    this.#counted.delete(webhook);
+    for (const result of RESULTS) this.#deliveries.remove({ webhook, result });
   }
 
   async #updatePending(pool: Pool): Promise<void> {
     const read = async () => ({ deliveries: await pool.webhooks.deliveries(), last: (await pool.events({})).last });
-    const { deliveries, last } = await read().catch(() => ({ deliveries: new Map<string, Delivery>(), last: 0 }));
+    const found = await withStoreTimeout(read()).catch(() => undefined);
     this.#pending.reset();
+    if (!found) return;
+    const { deliveries, last } = found;
+    for (const id of this.#counted) if (!deliveries.has(id)) this.#forgetWebhook(id);
     for (const [webhook, { delivered }] of deliveries) this.#pending.set({ webhook }, Math.max(0, last - delivered));
   }
 }
+
+const RESULTS = ["delivered", "failed"];
 
 const codeOf = (error: unknown): string => (isOverlayError(error) ? error.code : "INTERNAL");
 

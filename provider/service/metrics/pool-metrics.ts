@@ -2,6 +2,7 @@ import { Counter, Gauge, type Registry } from "prom-client";
 import type { LoggedEvent, Pool, PoolSpec, Usage } from "../../pool/types";
 import { SPACES } from "../../pool-names";
 import { countRoom, poolTypeOf, type Room } from "../../reservations";
+import { withStoreTimeout } from "../readiness";
 
 /** Metrics of pools. Their state is read from the store when it is asked for; changes are counted where they are made. */
 
@@ -13,8 +14,6 @@ const OTHER: PoolLabels = { org_id: "", project_id: "", pool_type: "", pool: "ot
 
 /** The state is read at most this often. Milliseconds. */
 const CACHE_MS = 5000;
-/** A store that takes longer does not answer. */
-const STORE_TIMEOUT_MS = 2000;
 /** Pools that are counted apart between two scrapes. */
 const MOST_COUNTED = 10_000;
 
@@ -118,7 +117,7 @@ export class PoolMetrics {
   #readStates(pool: PoolReader): Promise<PoolState[]> {
     const isNew = [...this.#counts.keys()].some((name) => name !== "" && !this.#names.has(name));
     if (!this.#cached || isNew || this.now() - this.#cached.at >= CACHE_MS) {
-      const read = { at: this.now(), states: withTimeout(readStates(pool)) };
+      const read = { at: this.now(), states: withStoreTimeout(readStates(pool)) };
       read.states.catch(() => {
         if (this.#cached === read) this.#cached = undefined;
       });
@@ -180,12 +179,4 @@ async function readStates(pool: PoolReader): Promise<PoolState[]> {
     const usage = usages.get(spec.name);
     return usage ? [{ spec, usage, room: countRoom(spec, usage) }] : []; // deleted meanwhile
   });
-}
-
-async function withTimeout<T>(work: Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error("The store does not answer.")), STORE_TIMEOUT_MS);
-  });
-  return Promise.race([work, late]).finally(() => clearTimeout(timer));
 }

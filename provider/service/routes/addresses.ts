@@ -29,7 +29,8 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
       querystring: availableFields,
       response: answers(availabilityAnswer),
     },
-    handler: async ({ overlay, query }) => ({ pools: await availableAddresses(overlay, query) }),
+    handler: async ({ overlay, query: { cursor, ...input } }) =>
+      availableAddresses(overlay, { ...input, after: cursor }),
   });
 
   app.route({

@@ -32,15 +32,17 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       response: textAnswers("text/event-stream", "Events, each with `id`, the kind as `event`, and JSON as `data`."),
     },
     handler: async ({ query, headers, caller, raw }, reply) => {
+      const closed = whenClosed(reply); // before the store is read: the client may go meanwhile
       // A browser that connects again sends the URL of its first request, and the id of the last event.
-      const after = headers["last-event-id"] ?? query.after ?? (await feed.newest());
+      const after = headers["last-event-id"] ?? query.after ?? (await feed.newestPosition());
       await feed.mustHave(after);
       const filter = filterOf(query);
       const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);
-      const closed = whenClosed(reply, metrics.openStream());
+      whenAborted(closed, metrics.openStream());
       disconnectSlow(reply);
-      const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, closed) : closed;
-      const signal = AbortSignal.any([closed, denied, stopping]);
+      const ended = AbortSignal.any([closed, stopping]);
+      const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, ended) : ended;
+      const signal = AbortSignal.any([ended, denied]);
       return reply
         .type("text/event-stream; charset=utf-8")
         .headers({ "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" })
@@ -49,25 +51,29 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
   });
 };
 
-function whenClosed({ raw }: FastifyReply, report: () => void): AbortSignal {
+/** Aborted when the client has gone, or the answer is complete. */
+function whenClosed({ raw }: FastifyReply): AbortSignal {
   const closed = new AbortController();
-  raw.once("close", () => {
-    closed.abort();
-    report();
-  });
+  raw.once("close", () => closed.abort());
+  if (raw.closed) closed.abort();
   return closed.signal;
 }
 
-/** Aborted when the token is no longer valid. Stops looking when the stream is closed. */
-function whenDenied(authenticator: Authenticator, authorization: string | undefined, closed: AbortSignal): AbortSignal {
+function whenAborted(signal: AbortSignal, act: () => void): void {
+  if (signal.aborted) act();
+  else signal.addEventListener("abort", act, { once: true });
+}
+
+/** Aborted when the token is no longer valid. Stops looking when the stream has ended. */
+function whenDenied(authenticator: Authenticator, authorization: string | undefined, ended: AbortSignal): AbortSignal {
   const denied = new AbortController();
   const check = async (): Promise<void> => {
     await authenticator.authenticate(readBearerToken(authorization)).catch((error: unknown) => {
       if (isOverlayError(error, "ACCESS_TOKEN_INVALID")) denied.abort(); // not while the store does not answer
     });
   };
-  const timer = setInterval(() => void check(), RECHECK_MS);
-  closed.addEventListener("abort", () => clearInterval(timer));
+  const timer = setInterval(() => void check(), RECHECK_MS).unref();
+  whenAborted(ended, () => clearInterval(timer));
   return denied.signal;
 }
 

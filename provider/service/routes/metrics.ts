@@ -8,7 +8,7 @@ export const metricsRoutes: RouteGroup = (app, { pool, metrics, metricsPublic })
   app.route({
     method: "GET",
     url: "/metrics",
-    config: { scope: metricsPublic ? "public" : "read" },
+    config: { scope: metricsPublic ? "public" : "read", needsStore: false },
     schema: {
       operationId: "readMetrics",
       summary: "Metrics of pools, requests and the store, in the text format of Prometheus.",

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { createPool, deletePool, describeEvent, historyOfPool, poolUsages, showPool } from "../../reservations";
+import { createPool, deletePool, describeEvent, historyOfPool, poolUsagePage, showPool } from "../../reservations";
 import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { createPoolFields, historyFields, poolPageFields } from "../inputs";
@@ -23,9 +23,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
       response: answers(poolPage),
     },
     handler: async ({ overlay, query: { prefix, limit, cursor } }) => {
-      const size = pageSize(limit, limits);
-      const pools = await poolUsages(overlay, { prefix, limit: size, after: cursor });
-      return { pools, ...(pools.length === size && { next: pools.at(-1)!.pool }) };
+      return poolUsagePage(overlay, { prefix, limit: pageSize(limit, limits), after: cursor });
     },
   });
 

@@ -1,15 +1,12 @@
 import { z } from "zod";
-import { OverlayError } from "../../errors";
 import {
   describeLease,
   findLeasePage,
   free,
   type Reservation,
-  releaseByContainer,
-  releaseByToken,
+  release,
   reserveMany,
-  useByAddress,
-  useByToken,
+  useAddress,
   validateToken,
 } from "../../reservations";
 import { answers } from "../answers";
@@ -55,7 +52,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/validate",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", needsStore: false }, // with `offline`
     schema: {
       operationId: "validateToken",
       summary: "Check the token of a reservation that is not used yet.",
@@ -84,14 +81,8 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       response: answers(leaseAnswer),
     },
     handler: async ({ overlay, query, body }) => {
-      const { token, container, ...input } = mergeInputs({ query, body });
-      const by = requireInput(container, "container");
-      const { runner, vm } = input;
-      return describeLease(
-        token === undefined
-          ? await useByAddress(overlay, { ...input, by })
-          : await useByToken(overlay, { token, runner, by, vm }),
-      );
+      const { container, ...input } = mergeInputs({ query, body });
+      return describeLease(await useAddress(overlay, { ...input, by: requireInput(container, "container") }));
     },
   });
 
@@ -107,13 +98,8 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       response: answers(releaseAnswer),
     },
     handler: async ({ overlay, query, body }) => {
-      const { token, container, ...where } = mergeInputs({ query, body });
-      if ((token === undefined) === (container === undefined))
-        throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
-      const { leases, kept } =
-        token === undefined
-          ? await releaseByContainer(overlay, container!, where)
-          : await releaseByToken(overlay, token);
+      const { container, ...input } = mergeInputs({ query, body });
+      const { leases, kept } = await release(overlay, { ...input, by: container });
       return { released: leases.map(describeLease), kept: kept.map(describeLease) };
     },
   });

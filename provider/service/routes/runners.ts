@@ -34,7 +34,8 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
     handler: async ({ overlay, params, query }) => {
       const config = await describeRunnerConfig(overlay, { ...params, ...query });
       const where = { network: config.networkName, runner: config.runnerName, limit: 0 };
-      const [room] = await availableAddresses(overlay, where);
+      const { pools } = await availableAddresses(overlay, where);
+      const [room] = pools;
       return { ...config, capacity: room!.capacity, held: room!.held, available: room!.available };
     },
   });

@@ -34,6 +34,9 @@ export const addressAnswer = z
   })
   .meta({ id: "Address" });
 
-export const availabilityAnswer = z.object({ pools: z.array(poolAvailability) });
+export const availabilityAnswer = z.object({
+  pools: z.array(poolAvailability),
+  next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
+});
 
 export const totalsAnswer = z.object({ pools: z.number().int(), ...roomFields }).meta({ id: "PoolTotals" });

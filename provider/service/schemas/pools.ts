@@ -17,6 +17,7 @@ export const roomFields = {
 const poolFields = {
   pool: z.string(),
   kind: z.enum(["space", "address", "id", "port"]),
+  type: z.string().optional().describe("Of an IPPool."),
   range: z.string(),
   allocation: z.string(),
   tenant: z.string().optional(),
@@ -28,8 +29,13 @@ export const poolAnswer = z.object(poolFields).meta({ id: "Pool" });
 export const poolStatusAnswer = z
   .object({
     ...poolFields,
-    growthLastHour: z.number().describe("Values that were given out, less those that were returned."),
-    growthLastDay: z.number(),
+    growthLastHour: z
+      .number()
+      .optional()
+      .describe(
+        "Values that were given out, less those that were returned; absent if the caller sees only some changes.",
+      ),
+    growthLastDay: z.number().optional(),
     exhaustedInSeconds: z.number().optional().describe("At the faster of both rates; absent when it does not grow."),
   })
   .meta({ id: "PoolStatus" });

@@ -7,6 +7,7 @@ import {
   revokeAccessToken,
 } from "../../../provider/access";
 import { Authenticator } from "../../../provider/access/authenticate";
+import { OverlayError } from "../../../provider/errors";
 import type { Pool } from "../../../provider/pool/types";
 import { Stage } from "../lifecycle/stage";
 
@@ -109,12 +110,16 @@ test("revoke takes an id or a name, once", async () => {
 
 describe("authenticate", () => {
   let [now, reads] = [NOW, 0];
-  const authenticator = (pool: Pick<Pool, "findAccessToken"> = stage.pool) => {
+  const authenticator = (pool: Pick<Pool, "findAccessToken" | "accessTokens"> = stage.pool) => {
     [now, reads] = [NOW, 0];
     const counted = {
       findAccessToken: (id: string) => {
         reads++;
         return pool.findAccessToken(id);
+      },
+      accessTokens: () => {
+        reads++;
+        return pool.accessTokens();
       },
     };
     return new Authenticator(counted, () => now);
@@ -153,6 +158,63 @@ describe("authenticate", () => {
     now = NOW + 1000;
     expect(await codeOf(access.authenticate(text))).toBe("ACCESS_TOKEN_INVALID");
     expect(reads).toBe(2);
+  });
+
+  test("a token is known for ten minutes after it was read; all ids are listed once a second", async () => {
+    const { text } = await create({});
+    const access = authenticator();
+    expect([access.isKnown(text), await access.isListed(text)]).toEqual([false, true]);
+    const unknown = `ovl_00000000_${"A".repeat(43)}`;
+    for (let i = 0; i < 3; i++) expect(await access.isListed(unknown)).toBe(false);
+    expect(reads).toBe(1);
+    await access.authenticate(text);
+    now = NOW + 599_999;
+    expect([access.isKnown(text), access.isKnown(unknown)]).toEqual([true, false]);
+    now = NOW + 600_000;
+    expect(access.isKnown(text)).toBe(false);
+  });
+
+  describe("without the store", () => {
+    const unavailable = () => Promise.reject(new OverlayError("STORE_UNAVAILABLE", "It is down.", "Wait."));
+    const open = async () => {
+      const [{ text, token }, state] = [await create({}), { isDown: false }];
+      const read = (id: string) => (state.isDown ? unavailable() : stage.pool.findAccessToken(id));
+      const access = authenticator({ findAccessToken: read, accessTokens: unavailable });
+      const outcome = (given = text) => codeOf(access.authenticateWithoutStore(given, (work) => work));
+      return { text, token, outcome, fail: () => (state.isDown = true), restore: () => (state.isDown = false) };
+    };
+
+    test("a token counts for ten minutes as it was read last", async () => {
+      const { text, outcome, fail } = await open();
+      expect(await outcome()).toBe("done");
+      fail();
+      now = NOW + 599_999;
+      expect([await outcome(), await outcome(`${text.slice(0, -1)}_`)]).toEqual(["done", "ACCESS_TOKEN_INVALID"]);
+      expect(reads).toBe(2); // not again within a second
+      now = NOW + 600_000;
+      expect(await outcome()).toBe("STORE_UNAVAILABLE");
+    });
+
+    test("a token that was not read before is not accepted", async () => {
+      const { outcome, fail } = await open();
+      fail();
+      expect(await outcome()).toBe("STORE_UNAVAILABLE");
+    });
+
+    test("a token is refused that was revoked before, or expires meanwhile, or is found to be revoked", async () => {
+      const { token, outcome, fail, restore } = await open();
+      await outcome();
+      fail();
+      now = NOW + 2000;
+      expect(await outcome()).toBe("done");
+      await revokeAccessToken(stage.pool, token.id, NOW);
+      restore();
+      now = NOW + 4000;
+      expect(await outcome()).toBe("ACCESS_TOKEN_INVALID");
+      fail();
+      now = NOW + 6000;
+      expect(await outcome()).toBe("ACCESS_TOKEN_INVALID");
+    });
   });
 
   test.each([

@@ -149,9 +149,10 @@ describe("retries", () => {
     ["reserve", reserve, "504", (response) => response.writeHead(504).end(), RESERVATION],
     ["use", use, "cut connection", cut, LEASE],
     ["release by container", releaseContainer, "cut connection", cut, RELEASED],
-    ["release by token", releaseToken, "429", problem(429, "RATE_LIMITED"), RELEASED],
-    ["release by token", releaseToken, "503 while it stops", problem(503, "SERVICE_STOPPING"), RELEASED],
+    ["release by token", releaseToken, "cut connection", cut, RELEASED],
+    ["release by token", releaseToken, "503 of the store", problem(503, "STORE_UNAVAILABLE"), RELEASED],
     ["free", free, "429", problem(429, "RATE_LIMITED"), LEASE],
+    ["free", free, "503 while it stops", problem(503, "SERVICE_STOPPING"), LEASE],
   ])("%s is repeated after: %s", async (_, request, __, failure, answer) => {
     server.script(failure, json(answer));
     expect(await request()).toEqual(answer);
@@ -163,9 +164,8 @@ describe("retries", () => {
   test.each<[string, Request, string, Reply, string]>([
     ["reserve", reserve, "a refusal", problem(409, "POOL_EXHAUSTED"), "POOL_EXHAUSTED"],
     ["reserve", reserve, "an internal error", problem(500, "INTERNAL"), "INTERNAL"],
-    ["release by token", releaseToken, "cut connection", cut, "SERVICE_UNREACHABLE"],
-    ["release by token", releaseToken, "503 of the store", problem(503, "STORE_UNAVAILABLE"), "STORE_UNAVAILABLE"],
     ["free", free, "cut connection", cut, "SERVICE_UNREACHABLE"],
+    ["free", free, "503 of the store", problem(503, "STORE_UNAVAILABLE"), "STORE_UNAVAILABLE"],
     ["free", free, "502 of a proxy", (response) => response.writeHead(502).end(), "ANSWER_INVALID"],
   ])("%s is not repeated after: %s", async (_, request, __, failure, code) => {
     server.script(failure, json({}));
@@ -275,7 +275,7 @@ describe("withAddress", () => {
     expect(result).toBe("10.128.64.5 via 10.128.64.1");
     expect(paths()).toEqual(["reserve", "use", "release"]);
     expect(server.received.map(({ body }) => JSON.parse(body))).toEqual([
-      { runner: "node1", container: "web" },
+      { runner: "node1" },
       { token: "ipr1.x", container: "web" },
       { runner: "node1", container: "web" },
     ]);
@@ -306,7 +306,37 @@ describe("withAddress", () => {
     await client.withAddress("node1", async () => {});
     await client.withAddress("node1", async () => {});
     const names = server.received.map(({ body }) => JSON.parse(body).container);
-    expect(new Set(names.slice(0, 3)).size).toBe(1);
-    expect(names[3]).not.toBe(names[0]);
+    expect(names[2]).toBe(names[1]);
+    expect(names[4]).not.toBe(names[1]);
+  });
+
+  test.each<[string, Reply, Reply[], string, string[]]>([
+    [
+      "its container has an address",
+      problem(409, "RESERVATION_EXISTS"),
+      [json(RELEASED)],
+      "RESERVATION_EXISTS",
+      ["token"],
+    ],
+    ["it cannot be used", problem(500, "INTERNAL"), [problem(500, "INTERNAL")], "INTERNAL", ["token"]],
+    [
+      "the answer of its use was lost",
+      problem(500, "INTERNAL"),
+      [problem(409, "TOKEN_USED"), json(RELEASED)],
+      "INTERNAL",
+      ["token", "runner,container"],
+    ],
+  ])("releases only what it has reserved itself if %s", async (_, failure, releases, code, given) => {
+    server.script(json(RESERVATION), failure, ...releases);
+    const run = () => Promise.reject(new Error("not called"));
+    await expect(client.withAddress("node1", run, { container: "web" })).rejects.toMatchObject({ code });
+    expect(paths()).toEqual(["reserve", "use", ...given.map(() => "release")]);
+    expect(server.received.slice(2).map(({ body }) => Object.keys(JSON.parse(body)).join())).toEqual(given);
+  });
+
+  test("releases nothing if there is no reservation", async () => {
+    server.script(problem(409, "POOL_EXHAUSTED"));
+    await expect(client.withAddress("node1", async () => {})).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    expect(paths()).toEqual(["reserve"]);
   });
 });

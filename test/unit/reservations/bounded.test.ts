@@ -72,8 +72,8 @@ test("a caller of one network reaches its runners and nothing else", async () =>
   const context = as("node", { network: "training" });
   expect(await describeRunnerConfig(context, { runner: "a" })).toMatchObject({ subnet: "10.10.1.0/24" });
   expect(await heartbeatRunner(context, { runner: "a" })).toMatchObject({ runnerId: 1 });
-  const available = await availableAddresses(context, { limit: 1 });
-  expect(available.map(({ pool }) => pool)).toEqual(["runner/training/a", "runner/training/b"]);
+  const { pools } = await availableAddresses(context, { limit: 1 });
+  expect(pools.map(({ pool }) => pool)).toEqual(["runner/training/a", "runner/training/b"]);
   expect((await poolUsages(context, { limit: 2 })).map(({ pool }) => pool)).toEqual([
     "network/training",
     "runner/training/a",

@@ -248,4 +248,33 @@ describe("a report", () => {
     const moved = await report({ runner: "dual/r", containers: [{ ...container, ip6: "fd00:1:0:1::a" }] });
     expect(moved.conflicts).toMatchObject([{ reason: "web holds 10.20.1.9 without fd00:1:0:1::a." }]);
   });
+
+  test("of many workloads is compared with many leases in little time", async () => {
+    const hubConnection = { host: "192.0.2.2" };
+    await stage.network("wide", { subnets: "10.32.0.0/12/4/16", hubConnection });
+    await stage.make("RunnerSubnet", "w", { network: "wide", connection: { host: "192.0.2.12" }, hubConnection });
+    const pool = "runner/wide/w";
+    for (let at = 0; at < 2000; at += 500)
+      await stage.pool.claimAll(
+        Array.from({ length: 500 }, (_, i) => ({
+          pool,
+          owner: `o${at + i}`,
+          type: "IPReservation",
+          usedBy: `c${at + i}`,
+        })),
+      );
+    stage.pass(61);
+    // Docker's own addresses, which need no lease.
+    const workloads = (kind: string) =>
+      Array.from({ length: 10_000 }, (_, i) => ({
+        name: `${kind}${i}`,
+        ip: `10.33.${200 + (i % 50)}.${1 + (i % 250)}`,
+      }));
+    const input = { runner: "wide/w", containers: workloads("c"), vms: workloads("v"), complete: true };
+    const parsed = reportInput.parse(input);
+    const before = process.cpuUsage();
+    const { gone, unmanaged } = await reportRunner(context, parsed);
+    expect([gone.length, unmanaged.length]).toEqual([2000, 20_000]);
+    expect(process.cpuUsage(before).user / 1e6).toBeLessThan(1);
+  });
 });

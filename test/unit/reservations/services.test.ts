@@ -10,6 +10,9 @@ import {
   deletePool,
   findAllocations,
   ipOf,
+  reserve,
+  reserveInput,
+  reserveMany,
   showPool,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
@@ -184,4 +187,48 @@ test("an address that is asked for by value is in the right one of a tenant's po
   await create({ poolName: "two", ranges: ["10.31.0.0/28"], type: "clusterIP" }, as);
   const lease = await allocate(as, { uid: "u1", type: "clusterIP", ip: parseIp("10.31.0.4") });
   expect(lease.pool).toBe("pool/two");
+});
+
+describe("a reservation by type", () => {
+  const ask = (input: object, as: Context = context) =>
+    reserve(as, reserveInput.parse({ type: "clusterIP", ...input }));
+
+  test("is in the tenant's own pool, which is made at first use, as for resources", async () => {
+    const { lease } = await ask({}, { ...context, tenant: acme, caller: "ci" });
+    expect(lease).toMatchObject({ pool: "pool/tenant/acme/shop/clusterIP", tenant: acme, state: "reserved" });
+    const made = await stage.make("IPReservation", "web", { tenant: acme, type: "clusterIP" });
+    expect(made).toMatchObject({ pool: { poolName: "tenant/acme/shop/clusterIP" } });
+    expect((await ask({ tenant: "globex/shop" })).lease.pool).toBe("pool/tenant/globex/shop/clusterIP");
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test.each([[{ by: "web" }], [{ owner: "web" }], [{ key: "k" }]])(
+    "of the same %o is the same again, also from another pool",
+    async (name) => {
+      await create({ ...web, poolName: "a", ranges: ["172.20.7.0/31"], type: "clusterIP", tenant: acme });
+      await create({ ...web, poolName: "b", ranges: ["172.20.8.0/31"], type: "clusterIP", tenant: acme });
+      const input = { tenant: acme, ...name };
+      const first = (await ask(input)).lease;
+      expect(first.pool).toBe("pool/a");
+      await ask({ tenant: acme }); // fills it
+      expect((await ask({ tenant: acme })).lease.pool).toBe("pool/b");
+      expect((await ask(input)).lease.leaseId).toBe(first.leaseId);
+    },
+  );
+
+  test("of several is all or none", async () => {
+    const leases = await reserveMany(context, { type: "clusterIP", tenant: acme, count: 3, key: "job" });
+    expect(new Set(leases.map(({ lease }) => ipOf(lease))).size).toBe(3);
+    expect(await reserveMany(context, { type: "clusterIP", tenant: acme, count: 3, key: "job" })).toEqual(leases);
+  });
+
+  test.each([
+    [{}, undefined, "INPUT_INVALID"],
+    [{ tenant: "globex/shop" }, acme, "TENANT_MISMATCH"],
+    [{ pool: "web" }, acme, "INPUT_INVALID"],
+    [{ type: undefined, tenant: "acme/shop", pool: "web" }, undefined, "INPUT_INVALID"],
+    [{ type: "nosuch" }, acme, "INPUT_INVALID"],
+  ])("with %o by a caller of %o is refused", async (input, tenant, code) => {
+    expect(await codeOf(ask(input, { ...context, tenant }))).toBe(code);
+  });
 });

@@ -13,7 +13,7 @@ import {
   useByAddress,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
-import { codeOf } from "./answers";
+import { codeOf, messageOf } from "./answers";
 
 /** How full pools are, what they have left, and when that ends. */
 let stage: Stage;
@@ -25,7 +25,20 @@ beforeEach(async () => {
 });
 
 describe("free addresses", () => {
-  const find = (input: object = {}) => availableAddresses(context, availableInput.parse(input));
+  const find = async (input: object = {}) => (await availableAddresses(context, availableInput.parse(input))).pools;
+
+  test("are listed for a hundred pools at a time", async () => {
+    for (let i = 0; i < 102; i++)
+      await stage.make("IPPool", `p${String(i).padStart(3, "0")}`, { ranges: [`10.8.${i}.0/30`] });
+    const first = await availableAddresses(context, { limit: 0 });
+    expect([first.pools.length, first.next]).toEqual([100, "pool/p099"]);
+    const { pools, next } = await availableAddresses(context, { limit: 0, after: first.next });
+    expect([pools.map(({ pool }) => pool), next]).toEqual([["pool/p100", "pool/p101", "pool/web"], undefined]);
+    expect(await messageOf(showPool(context, "nosuch"))).toBe(
+      `POOL_NOT_FOUND: There is no pool 'nosuch'; there are ${Array.from({ length: 10 }, (_, i) => `pool/p00${i}`).join(", ")} and others. Check the name and the store.`,
+    );
+    expect(await messageOf(find({ pool: "nosuch" }))).toContain("pool/p009 and others.");
+  });
 
   test("are listed in order, without what is held, quarantined or reserved", async () => {
     for (const [ip, by] of [
@@ -160,4 +173,14 @@ describe("time to exhaustion", () => {
     for (let last = 1; last <= 15; last++) await use(last);
     expect(await show()).toMatchObject({ available: 0, exhaustedInSeconds: 0 });
   });
+});
+
+test("a tenant does not see how fast a pool fills that others use, too, but does for its own", async () => {
+  const tenant = { org: "acme", project: "shop" };
+  await stage.make("IPPool", "own", { ranges: ["192.168.9.0/28"], tenant });
+  await reserve(context, { pool: "web" });
+  await reserve({ ...context, tenant }, { pool: "own" });
+  const show = async (name: string) => Object.keys(await showPool({ ...context, tenant }, name, stage.now));
+  expect(await show("web")).not.toEqual(expect.arrayContaining(["growthLastHour"]));
+  expect(await show("own")).toEqual(expect.arrayContaining(["growthLastHour", "growthLastDay"]));
 });

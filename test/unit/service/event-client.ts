@@ -76,6 +76,6 @@ export class EventClient {
     this.lastId = fields.get("id") ?? this.lastId;
     const data = fields.get("data");
     if (data !== undefined)
-      this.events.push({ id: Number(fields.get("id")), event: fields.get("event") ?? "message", data });
+      this.events.push({ id: Number.parseInt(fields.get("id")!, 10), event: fields.get("event") ?? "message", data });
   }
 }

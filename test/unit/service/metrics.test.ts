@@ -157,6 +157,16 @@ describe("pools", () => {
     const later = parse(await metrics.render(broken));
     expect(later.overlay_store_up).toBe(0);
     for (const each of [scrape, later]) expect(onlyPools(each, "overlay_ipam_pool_total")).toEqual({});
+    const never = () => new Promise<never>(() => {});
+    const silent = {
+      pools: never,
+      usages: never,
+      events: never,
+      webhooks: { deliveries: never },
+    } as unknown as PoolRun;
+    const started = performance.now();
+    expect(parse(await new Metrics(OPTIONS).render(silent)).overlay_store_up).toBe(0);
+    expect(performance.now() - started).toBeLessThan(5000); // Prometheus gives up after ten seconds
     expect(parse(await metrics.render(pool))).toMatchObject({
       overlay_store_up: 1,
       'overlay_ipam_allocations_total{pool="pool/new",reason="claimed"}': 1,

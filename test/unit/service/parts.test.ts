@@ -120,6 +120,13 @@ test.each([
   for (const secret of ["xxxxx", "MMMMM", "hunter2"]) expect(line).not.toContain(secret);
 });
 
+test.each([
+  ["postgres://ops:hunter2/x@y@db.example/pool", "postgres://ops:[redacted]@db.example/pool"],
+  ["webhook whsec_AbC-123 made", "webhook [redacted] made"],
+])("%s is logged as %s", (text, expected) => {
+  expect(redact(text)).toBe(expected);
+});
+
 test("what is no secret stays as it is", () => {
   const text = "GET /api/overlay/ip/info/node1 https://127.0.0.1:7447 at 10:20";
   expect(redact(text)).toBe(text);

@@ -1,5 +1,7 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PoolRun } from "../../../provider/pool/run";
+import { STORED_KEYS } from "../../../provider/pool/token";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -67,6 +69,21 @@ describe("a reservation", () => {
     expect(await outcome(`POST ${API}/ip/reserve?runner=node1&ip=10.128.64.77`)).toBe("409 IP_IN_USE");
     expect(await outcome(`POST ${API}/ip/use?ip=10.128.64.77&container=c2`)).toBe("409 IP_IN_USE");
     expect((await post("free?ip=10.128.64.77")).json()).toMatchObject({ ip: "10.128.64.77" });
+  });
+
+  test("in a tenant's own pool of a type, which is made at first use", async () => {
+    service.context.tenantDefaults = stage.deps.tenantDefaults;
+    const bound = await service.token("acme", ["reserve"], { tenant: { org: "acme", project: "shop" } });
+    const answer = await service.send(`POST ${API}/ip/reserve?type=clusterIP`, bound);
+    expect([answer.statusCode, answer.json()]).toEqual([
+      200,
+      expect.objectContaining({ pool: "pool/tenant/acme/shop/clusterIP", tenant: "acme/shop", state: "reserved" }),
+    ]);
+    expect(await outcome(`POST ${API}/ip/reserve?type=clusterIP&tenant=acme/shop`)).toBe("200");
+    expect(await outcome(`POST ${API}/ip/reserve?type=clusterIP`)).toBe("400 INPUT_INVALID");
+    expect(await service.outcome(`POST ${API}/ip/reserve?type=clusterIP&tenant=globex/shop`, bound)).toBe(
+      "403 TENANT_MISMATCH",
+    );
   });
 
   test("the same container gets the same reservation again", async () => {
@@ -415,6 +432,38 @@ describe("a failure of the service", () => {
   });
 });
 
+test("a request that is under way when the process ends is answered, and its connection is closed", async () => {
+  const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
+  const find = stage.pool.operations.findAccessToken.bind(stage.pool.operations);
+  stage.pool.operations.findAccessToken = async (id) => {
+    await sleep(300);
+    return find(id);
+  };
+  const answer = fetch(`${url}${API}/ip/stats`, { headers: { authorization: `Bearer ${token}` } });
+  await sleep(100);
+  service.stop.abort();
+  const { status, headers } = await answer;
+  expect([status, headers.get("connection")]).toEqual([200, "close"]);
+});
+
+test("while the store does not answer, known callers validate tokens offline, and read metrics", async () => {
+  const { token: given, ip } = (await post("reserve?pool=web")).json();
+  service.context.tokenKeys = await stage.pool.findSecret(STORED_KEYS);
+  const unused = await service.token("unused", ["reserve"]);
+  const never = () => new Promise<never>(() => {});
+  Object.assign(stage.pool.operations, { findAccessToken: never, pools: never, usages: never, events: never });
+  await sleep(1100); // the access token is read again
+  const started = performance.now();
+  const answer = await post(`validate?offline=true&token=${given}`);
+  expect([answer.statusCode, answer.json()]).toEqual([200, expect.objectContaining({ ip, checked: "signature" })]);
+  const metrics = await service.send("GET /metrics", token);
+  expect(metrics.body).toMatch(/^overlay_store_up 0$/m);
+  expect(performance.now() - started).toBeLessThan(8000);
+  expect(await service.outcome(`POST ${API}/ip/validate?offline=true&token=${given}`, unused)).toBe(
+    "503 STORE_UNAVAILABLE",
+  );
+});
+
 describe("limits", () => {
   test("requests for each access token", async () => {
     const limited = await TestService.on(stage.pool, { limits: { rateLimit: 3 } });
@@ -427,13 +476,15 @@ describe("limits", () => {
     await limited.app.close();
   });
 
-  test("unknown access tokens from one address", async () => {
+  test("unknown access tokens, which do not lock out valid ones", async () => {
+    const unused = await service.token("unused", ["read"]);
     const outcomes = new Set<string>();
     for (let i = 0; i < 200; i++) {
       const unknown = `ovl_${i.toString(16).padStart(8, "0")}_${"A".repeat(43)}`;
       outcomes.add(await service.outcome(`GET ${API}/ip/reservations`, unknown));
     }
     expect([...outcomes]).toEqual(["401 ACCESS_TOKEN_INVALID", "429 RATE_LIMITED"]);
+    expect(await service.outcome(`GET ${API}/ip/reservations`, unused)).toBe("200");
   });
 
   test("entries of a page", async () => {
@@ -448,7 +499,8 @@ describe("limits", () => {
 describe("without authentication", () => {
   test.each([
     [{ host: "127.0.0.1:7447" }, "200"],
-    [{ host: "localhost:7447", origin: "http://localhost:3000" }, "200"],
+    [{ host: "localhost:7447", origin: "http://localhost:7447" }, "200"],
+    [{ host: "localhost:7447", origin: "http://localhost:3000" }, "403 ACCESS_DENIED"],
     [{ host: "[::1]:7447" }, "200"],
     [{ host: "attacker.example:7447" }, "403 ACCESS_DENIED"],
     [{ host: "127.0.0.1:7447", origin: "https://attacker.example" }, "403 ACCESS_DENIED"],

@@ -1,3 +1,4 @@
+import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
@@ -45,7 +46,7 @@ test("a stream begins with its position, and has an event for each change from n
   await change(["early"]);
   const client = follow();
   const { last } = await pool.events({});
-  await vi.waitFor(() => expect(client.text).toBe(`retry: 1000\nid: ${last}\n\n`));
+  await vi.waitFor(() => expect(client.text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\\.[0-9a-f]{8}\n\n$`)));
   const [first] = await change(["one"]);
   await vi.waitFor(() => expect(client.ids).toEqual([first]));
   const { event, data } = client.events[0]!;
@@ -86,6 +87,7 @@ test("filters by pool and tenant never show more than the bounds of the caller",
 
 test.each([
   ["?after=99999", 410, "EVENTS_LOST"],
+  ["?after=1.00000000", 410, "EVENTS_LOST"],
   ["?after=-1", 400, "INPUT_INVALID"],
   ["?tenant=acme", 400, "INPUT_INVALID"],
   ["?unknown=1", 400, "INPUT_INVALID"],
@@ -98,6 +100,35 @@ test.each([
   expect(await answer.json()).toMatchObject({ code });
 });
 
+test("a stream does not go on with events of a store that was restored from an older backup", async () => {
+  const start = async (owners: string[]) => {
+    const { pool } = await createFixture(memoryEngine());
+    await createPool(pool, { extents: extents("10.0.0.0/20") });
+    for (const name of owners) await pool.claim(by(name));
+    return pool;
+  };
+  const [lost, restored] = [await start(["a", "b"]), await start(["a", "c", "d"])];
+  const { last } = await lost.events({});
+  const seen = await new EventFeed(lost).newestPosition();
+  await new EventFeed(lost).mustHave(seen);
+  await new EventFeed(restored).mustHave({ id: last }); // by the id alone, nothing can be told
+  await expect(new EventFeed(restored).mustHave(seen)).rejects.toThrow(
+    /^EVENTS_LOST: Event \d+ of the store is another one: an older backup of it was restored\. List all leases again, and follow the events after \d+\.$/,
+  );
+});
+
+test("a client that connects again sends the position of its last event", async () => {
+  const client = follow();
+  await vi.waitFor(() => expect(client.text).toContain("id:"));
+  const [first] = await change(["position 1"]);
+  await vi.waitFor(() => expect(client.ids).toEqual([first]));
+  expect(client.lastId).toMatch(new RegExp(`^${first}\\.[0-9a-f]{8}$`));
+  client.cut();
+  const [second] = await change(["position 2"]);
+  await vi.waitFor(() => expect(client.ids).toEqual([first, second]));
+  await client.stop();
+});
+
 test("open streams are counted, and the count goes down when clients leave", async () => {
   const streams = async () =>
     /^overlay_event_streams (\d+)$/m.exec((await service.send("GET /metrics", token)).body)?.[1];
@@ -108,12 +139,38 @@ test("open streams are counted, and the count goes down when clients leave", asy
   await vi.waitFor(() => expect(service.context.feed.followers).toBe(0));
 });
 
+test("a client that goes before the stream begins leaves nothing behind", async () => {
+  const slow = {
+    events: async (options: { after?: number; limit?: number }) => {
+      await sleep(50);
+      return pool.events(options);
+    },
+  };
+  const early = await TestService.on(pool, { feed: new EventFeed(slow) });
+  const { host } = new URL(await early.app.listen({ port: 0, host: "127.0.0.1" }));
+  const timersBefore = countTimers();
+  for (let i = 0; i < 5; i++) {
+    const socket = connect(Number(host.split(":")[1]), "127.0.0.1");
+    socket.write(`GET /api/overlay/events HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\n\r\n`);
+    await sleep(30);
+    socket.destroy();
+  }
+  await sleep(500);
+  expect(await early.context.metrics.render(pool)).toMatch(/^overlay_event_streams 0$/m);
+  expect(early.context.feed.followers).toBe(0);
+  expect(countTimers()).toBeLessThanOrEqual(timersBefore);
+  await early.app.close();
+});
+
+/** Timers that keep the process alive. */
+const countTimers = (): number => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
+
 /** The whole text of a stream. */
 async function render(feed: EventFeed, after: number, heartbeatMs: number, until: (text: string) => boolean) {
   const stop = new AbortController();
   const accepts = ({ owner }: LoggedEvent) => !owner.startsWith("other");
   let text = "";
-  for await (const part of renderStream(feed, { after, accepts, signal: stop.signal, heartbeatMs })) {
+  for await (const part of renderStream(feed, { after: { id: after }, accepts, signal: stop.signal, heartbeatMs })) {
     text += part;
     if (until(text)) stop.abort();
   }
@@ -123,9 +180,9 @@ async function render(feed: EventFeed, after: number, heartbeatMs: number, until
 test("heartbeats have the newest id, also if no event was for the client", async () => {
   const feed = new EventFeed(pool, { pollMs: 5 });
   const { last } = await pool.events({});
-  const text = render(feed, last, 50, (so) => so.includes(`id: ${last + 2}\n`));
+  const text = render(feed, last, 50, (so) => so.includes(`id: ${last + 2}.`));
   await change(["other 1", "other 2"]);
-  expect(await text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\n\n(: heartbeat\nid: \\d+\n\n)+$`));
+  expect(await text).toMatch(new RegExp(`^retry: 1000\nid: ${last}\n\n(: heartbeat\nid: \\d+(\\.[0-9a-f]{8})?\n\n)+$`));
 });
 
 test("a stream whose next events are lost says so, and ends", async () => {

@@ -178,6 +178,20 @@ test("a webhook that fails for too long is suspended, and resumed where it stopp
   await waitFor(() => expect(receiver.ids).toEqual(ids));
 });
 
+test("a delivery that is ended by the stop of the process is no failure of the receiver", async () => {
+  const [pool, receiver] = [await newPool(), await newReceiver()];
+  await add(pool, receiver);
+  receiver.answers.push("hang");
+  const { deliveries, failures } = startDeliveries(pool);
+  const ids = await claimAll(pool, ["a"]);
+  await waitFor(() => expect(receiver.answers).toEqual([]));
+  await deliveries.stop();
+  expect(failures).toEqual([]);
+  expect(await listWebhooks(pool)).toMatchObject([{ state: "active" }]);
+  startDeliveries(pool);
+  await waitFor(() => expect(receiver.ids).toEqual(ids));
+});
+
 test("a webhook that was removed gets nothing more", async () => {
   const [pool, receiver] = [await newPool(), await newReceiver()];
   const { id } = await add(pool, receiver);
