@@ -9,7 +9,7 @@ export interface Facts {
   routes: RouteFact[];
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
   policies: Set<string>;
-  /** Routes of other programs in tables other than main, and the rules that lead there. */
+  /** Routes of other programs in tables other than main, and the rules of the kernel and of other programs that lead there. */
   otherTableRoutes: OtherTableRoute[];
   routingRules: RoutingRuleFact[];
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
