@@ -21,6 +21,7 @@ import {
   itemKey,
   type Link,
   type Step,
+  unhandledKind,
 } from "../model/items";
 import { findAdoptedLinks, findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 
@@ -165,6 +166,8 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "file":
     case "service":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 

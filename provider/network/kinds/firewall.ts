@@ -1,6 +1,15 @@
 import { addressBits, type Family, familyOfIp, overlaps, parseRange } from "../../addressing/ip";
 import type { Facts } from "../model/facts";
-import { type Chain, type FirewallRule, hasItem, type Item, type Jump, mismatch, oppositeStep } from "../model/items";
+import {
+  type Chain,
+  type FirewallItem,
+  type FirewallRule,
+  hasItem,
+  type Item,
+  type Jump,
+  mismatch,
+  oppositeStep,
+} from "../model/items";
 import type { ItemKind, ScriptParts, StepOf } from "./kind";
 
 /**
@@ -227,5 +236,3 @@ function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
 export const TABLES = ["raw", "mangle", "filter", "nat"] as const;
 
 export const iptablesTool = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
-
-type FirewallItem = Extract<Item, { table: string }>;
