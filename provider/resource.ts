@@ -45,7 +45,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   references?: Record<string, Reference | Reference[]>;
   /** A replacement is created before the old resource is deleted, if the pool has room for both. Default: deleted first. */
   createBeforeDelete?: boolean;
-  /** Inputs that do not fit together. Called when all are well formed and, except those in `mayBeUnknown`, known. */
+  /** Inputs that do not fit together. Called when all are well formed. One in `mayBeUnknown` that is unknown is absent; all others are known. */
   crossFieldErrors?(inputs: z.output<Inputs>): Iterable<InputError>;
   /** Rejects a conflict with other leases or pools. Called before the lease is granted or changed. */
   validate?(props: Props<Inputs, Computed>, context: ValidationContext): Promise<void>;

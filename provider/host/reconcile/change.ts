@@ -1,6 +1,6 @@
 import { findKeptKeys, findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { findItemsToRemove, findRiskySteps } from "../../network/diff/steps";
-import { diffItems, formatDifference, readBackOf } from "../../network/kinds";
+import { diffItems, formatDifference, readBackOf, restoresFormerState } from "../../network/kinds";
 import { findEmptiedBridges } from "../../network/kinds/device";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, hasItem, itemKey, type Link, type Step } from "../../network/model/items";
@@ -61,7 +61,7 @@ export function checkResult(
   const keep = findKeptKeys(states.flatMap(ownOf), states, before);
   return accepted.filter((each) => {
     const { job, desired } = each;
-    const remaining = findItemsToRemove(ownOf(desired), keep, after).filter(({ kind }) => kind !== "sysctl");
+    const remaining = findItemsToRemove(ownOf(desired), keep, after).filter((item) => !restoresFormerState(item));
     const failed = [
       ...(wasRecordWritten(each, after) ? [] : [`${recordPath(desired.record)}: not written`]),
       ...diffItems(desired.items, after).map(formatDifference),

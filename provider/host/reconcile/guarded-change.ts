@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { OverlayError } from "../../errors";
+import { isChangedLast } from "../../network/kinds";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, itemKey, type Step } from "../../network/model/items";
 import { inspectScript } from "../../network/read/facts";
@@ -30,8 +31,8 @@ export async function applyGuarded(
   seconds: number,
 ): Promise<CommandResult> {
   const { steps, states, records, invalidFiles, before } = change;
-  const isLasting = ({ item }: Step): boolean => item.kind === "file" || item.kind === "service";
-  const now = steps.filter((step) => !isLasting(step));
+  const isLast = ({ item }: Step): boolean => isChangedLast(item);
+  const now = steps.filter((step) => !isLast(step));
   const id = randomBytes(8).toString("hex");
   const arm = renderStartTimer({ id, seconds, script: renderChange(invertSteps(now, before), []) });
   const made = await requireConfirmation(host, change, seconds, async () => {
@@ -43,7 +44,7 @@ export async function applyGuarded(
     if (code !== 0) throw new Error("its timer could not be cancelled in time.");
     return result;
   });
-  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLasting), []))}\n${inspectScript(states)}`);
+  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLast), []))}\n${inspectScript(states)}`);
   return { code: last.code, stdout: made.stdout + last.stdout, stderr: made.stderr + last.stderr };
 }
 

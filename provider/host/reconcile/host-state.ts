@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../../errors";
 import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
-import { toRecordItem } from "../../network/kinds";
+import { INSPECT_COMMANDS, isUnique, toRecordItem } from "../../network/kinds";
 import { sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
 import {
@@ -11,10 +11,8 @@ import {
   type Item,
   type ItemDifference,
   itemKey,
-  OUR_ZONE,
-  ROUTE_PROTOCOL,
 } from "../../network/model/items";
-import { formatRecord, RECORD_DIR, recordPath, SERVICES, scriptPath, unitPath } from "../../network/model/record";
+import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
@@ -136,7 +134,7 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
 
 /** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
 export async function findStaleUids(desired: ApplyRequest, facts: Facts): Promise<string[]> {
-  const unique = desired.items.filter(({ kind }) => kind === "link" || kind === "address");
+  const unique = desired.items.filter(isUnique);
   const { uid, owner, network, store } = desired.record;
   const candidates = facts.records.filter(
     (record) =>
@@ -183,23 +181,6 @@ export function refuseUnplanned({ record, items, plannedItems, planError }: Appl
     planError,
   );
 }
-
-/** Show all that can be ours on a host. A device, bridge or Docker network has the name that the resource gave it. */
-const INSPECT_COMMANDS = [
-  "ip -d link show type vxlan",
-  "ip link show type bridge",
-  "ip link show type dummy",
-  `ip route show table all proto ${ROUTE_PROTOCOL}`,
-  `ip rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
-  `ip -6 rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
-  "iptables-save | grep OVERLAY-",
-  "ip6tables-save | grep OVERLAY-",
-  "docker network ls",
-  `firewall-cmd --permanent --info-zone=${OUR_ZONE}`,
-  "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding",
-  `ls -R ${RECORD_DIR}`,
-  `ls ${SERVICES.map(unitPath).join(" ")}`,
-];
 
 /** A record that is missing or invalid, as drift that is named by its file. */
 export function recordDifferences(desired: DesiredState, facts: Facts): ItemDifference[] {

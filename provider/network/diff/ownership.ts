@@ -14,6 +14,7 @@ import {
   itemKey,
   type Link,
   type Route,
+  unhandledKind,
 } from "../model/items";
 import { BOOT_SCRIPT, isBootFile, parseOwnerPath, scriptPath } from "../model/record";
 import { canOthersNeed, isOwnRule } from "./shared-items";
@@ -61,6 +62,8 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
     case "zone":
     case "service":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 
@@ -82,6 +85,8 @@ function isShareable(item: Item): boolean {
     case "policy":
     case "docker":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 
@@ -209,6 +214,8 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
     case "docker":
     case "rule":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 

@@ -1,7 +1,7 @@
 import { FAMILIES, subnetOf, tryParseIp } from "../../addressing/ip";
 import { INPUT, observedRules, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import type { FirewallRule, Item } from "../model/items";
+import { type FirewallRule, type Item, unhandledKind } from "../model/items";
 
 /**
  * Which items of an owner other owners can have, too. Records show it; these functions decide for owners whose records are
@@ -55,6 +55,8 @@ export function canOthersNeed(
     case "file":
     case "service":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 

@@ -1,6 +1,6 @@
 import { addressBits, familyOf, tryParseIp } from "../../addressing/ip";
-import { creationRank, diffItems, disappearsWith, factsWithout, isPresent } from "../kinds";
-import { canChangeInPlace, devicesWithAddress, findOtherPrefixes, formerPeer, isOurLink } from "../kinds/device";
+import { creationRank, diffItems, disappearsWith, factsWithout, isPresent, restoresFormerState } from "../kinds";
+import { canChangeInPlace, devicesWithAddress, findOtherPrefixes, formerPeer } from "../kinds/device";
 import {
   countCopies,
   desiredJumpPosition,
@@ -21,6 +21,7 @@ import {
   itemKey,
   type Link,
   type Step,
+  unhandledKind,
 } from "../model/items";
 import { findAdoptedLinks, findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 
@@ -118,10 +119,7 @@ export function factsAfterRemoval(steps: Step[], removed: DesiredState[], facts:
 /** Those of these items that are present and that no owner keeps, in the order of removal. */
 export function findItemsToRemove(mine: Item[], keep: Set<string>, facts: Facts): Item[] {
   const gone = new Map(mine.filter((item) => !keep.has(itemKey(item))).map((item) => [itemKey(item), item]));
-  const standing = [...gone.values()].filter((item) => {
-    if (item.kind === "sysctl") return true; // its saved value must be removed in any case
-    return item.kind === "link" ? isOurLink(item, facts) : isPresent(item, facts);
-  });
+  const standing = [...gone.values()].filter((item) => restoresFormerState(item) || isPresent(item, facts));
   const links = new Set(standing.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
   return standing
     .filter((item) => item.kind === "link" || !disappearsWith(item, links))
@@ -165,6 +163,8 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "file":
     case "service":
       return false;
+    default:
+      return unhandledKind(item);
   }
 }
 

@@ -16,13 +16,14 @@ import { isOurRoute, toRouteItem } from "./route";
 
 /** A network device. */
 export const linkKind: ItemKind<Link> = {
-  order: 3,
   needsSameKind: ({ master }) => Boolean(master),
+  isUnique: true,
   toRecord: (item) => item,
   resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, shared: undefined },
-  readFrom: ["ip", "changed"],
+  readFrom: { before: ["ip"], after: ["changed"] },
   readBack: ({ name }) => ({ devices: [name] }),
   compare: compareLink,
+  isPresent: isOurLink,
   disappearsWith: ({ master }) => master, // only its membership: `invertLink` and `planSteps` set it again
   render: renderLink,
   // A device that already exists may have other ends: it is set to the right ones, too.
@@ -33,14 +34,15 @@ export const linkKind: ItemKind<Link> = {
     for (const text of facts.addresses) if (text.endsWith(` ${name}`)) facts.addresses.delete(text);
     facts.routes = facts.routes.filter(({ dev }) => dev !== name);
   },
+  inspectCommands: ["ip -d link show type vxlan", "ip link show type bridge", "ip link show type dummy"],
 };
 
 /** An address of a device. */
 export const addressKind: ItemKind<Address> = {
-  order: 4,
+  isUnique: true,
   toRecord: (item) => item,
   resets: { announce: undefined },
-  readFrom: ["ip", "changed"],
+  readFrom: { before: ["ip"], after: ["changed"] },
   readBack: ({ dev }) => ({ devices: [dev] }),
   compare: compareAddress,
   disappearsWith: ({ dev }) => dev,
@@ -54,6 +56,7 @@ export const addressKind: ItemKind<Address> = {
     before.addresses.has(addressKey(item)) ? addStep(item) : { verb: "remove", item },
   ],
   removeFrom: ({ addresses }, item) => void addresses.delete(addressKey(item)),
+  inspectCommands: ["ip -br addr show"],
 };
 
 /** As in `Facts.addresses`. */

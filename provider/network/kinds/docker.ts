@@ -16,7 +16,7 @@ import type { ItemKind } from "./kind";
  * A Docker network cannot be changed: it is removed and created again. dockerd restores it at boot.
  */
 export const dockerKind: ItemKind<DockerNetwork> = {
-  order: 7,
+  isUnique: false,
   toRecord: (item) => item,
   resets: {},
   /** Where dockerd runs, or must run; one on record also while dockerd is down. */
@@ -24,7 +24,7 @@ export const dockerKind: ItemKind<DockerNetwork> = {
     if (item.required || docker?.isRunning) return true;
     return docker !== undefined && records.some((record) => hasItem(record, item));
   },
-  readFrom: ["docker", "containers"],
+  readFrom: { before: ["docker", "containers"], after: ["docker", "containers"] },
   readBack: () => ({}),
   compare: (item, { docker }) => compareDockerNetwork(item, docker),
   isPresent: (item, { docker }) => isOurDockerNetwork(item, docker),
@@ -39,6 +39,7 @@ export const dockerKind: ItemKind<DockerNetwork> = {
   removeFrom({ docker }, { name }) {
     if (docker) docker.networks = docker.networks.filter((network) => network.name !== name);
   },
+  inspectCommands: ["docker network ls"],
 };
 
 const BRIDGE_OPTION = "com.docker.network.bridge.name";

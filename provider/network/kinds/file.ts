@@ -1,20 +1,20 @@
 import { createHash } from "node:crypto";
 import type { Facts } from "../model/facts";
 import { type FileItem, mismatch, type Service } from "../model/items";
-import { isBootFile, isOwnPath, unitPath } from "../model/record";
+import { isBootFile, isOwnPath, RECORD_DIR, SERVICES, unitPath } from "../model/record";
 import { quote, textFile } from "../render/shell";
 import type { ItemKind } from "./kind";
 
 /** A file with a fixed content. Its path must be one that a record may name, else its own record would be invalid. */
 export const fileKind: ItemKind<FileItem> = {
-  order: 0,
+  isUnique: false,
   toRecord({ kind, path }) {
     if (!isOwnPath(path) && !isBootFile(path))
       throw new Error(`${path} cannot be the path of a file item, see isOwnPath`);
     return { kind, path };
   },
   resets: { content: undefined },
-  readFrom: ["files"],
+  readFrom: { before: ["files"], after: ["files"] },
   readBack: ({ path }) => ({ files: [path] }),
   disappearsWith: () => undefined,
   compare: ({ path, content }, facts) => compareFile(path, content, facts),
@@ -22,17 +22,19 @@ export const fileKind: ItemKind<FileItem> = {
     if (verb === "remove") parts.files.push(`rm -f ${quote(path)}`);
     else parts.writes.push(textFile(path, content));
   },
+  quotedFields: ["path", "content"],
   bootSteps: () => [], // it is on disk
-  invert: () => [], // it is changed last, when nothing needs to be reverted any more
+  invert: undefined, // a host that is cut off recovers by a reboot
   removeFrom: ({ files }, { path }) => void files.delete(path),
+  inspectCommands: [`ls -R ${RECORD_DIR}`, "find /etc -name 'overlay-*'"],
 };
 
 /** A unit of systemd, with its file. */
 export const serviceKind: ItemKind<Service> = {
-  order: 1,
+  isUnique: false,
   toRecord: ({ kind, name }) => ({ kind, name }),
   resets: { unit: undefined, staysActive: undefined },
-  readFrom: ["files", "systemd"],
+  readFrom: { before: ["files", "systemd"], after: ["files", "systemd"] },
   readBack: () => ({}),
   disappearsWith: () => undefined,
   compare: compareService,
@@ -40,9 +42,11 @@ export const serviceKind: ItemKind<Service> = {
     if (verb !== "remove") parts.writes.push(textFile(unitPath(item.name), item.unit ?? ""));
     parts.files.push(verb === "remove" ? renderDisable(item) : renderEnable(item));
   },
+  quotedFields: ["unit"],
   bootSteps: () => [], // it is on disk
-  invert: () => [], // it is changed last, when nothing needs to be reverted any more
+  invert: undefined, // a host that is cut off recovers by a reboot
   removeFrom: ({ files }, { name }) => void files.delete(unitPath(name)),
+  inspectCommands: [`ls ${SERVICES.map(unitPath).join(" ")}`],
 };
 
 function compareFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {

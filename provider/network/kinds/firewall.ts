@@ -1,6 +1,15 @@
 import { addressBits, type Family, familyOfIp, overlaps, parseRange } from "../../addressing/ip";
 import type { Facts } from "../model/facts";
-import { type Chain, type FirewallRule, hasItem, type Item, type Jump, mismatch, oppositeStep } from "../model/items";
+import {
+  type Chain,
+  type FirewallItem,
+  type FirewallRule,
+  hasItem,
+  type Item,
+  type Jump,
+  mismatch,
+  oppositeStep,
+} from "../model/items";
 import type { ItemKind, ScriptParts, StepOf } from "./kind";
 
 /**
@@ -33,11 +42,13 @@ export const NAT: OverlayChain = { table: "nat", chain: "OVERLAY-NAT", from: ["P
 export const DNAT: OverlayChain = { table: "nat", chain: "OVERLAY-DNAT", from: ["PREROUTING", "OUTPUT"] };
 export const RETURN_PATH: OverlayChain = { table: "raw", chain: "OVERLAY-BACK", from: ["PREROUTING", "OUTPUT"] };
 
+const INSPECT_COMMANDS = ["iptables-save | grep OVERLAY-", "ip6tables-save | grep OVERLAY-"];
+
 export const chainKind: ItemKind<Chain> = {
-  order: 8,
+  isUnique: false,
   toRecord: (item) => item,
   resets: {},
-  readFrom: ["rules4", "rules6"],
+  readFrom: { before: ["rules4", "rules6"], after: ["rules4", "rules6"] },
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare: (item, facts) => (facts.chains.has(chainKey(item, item.chain)) ? [] : undefined),
@@ -48,13 +59,14 @@ export const chainKind: ItemKind<Chain> = {
   bootSteps: (item) => [{ verb: "add", item }],
   invert: (step) => [oppositeStep(step)],
   removeFrom: ({ chains }, item) => void chains.delete(chainKey(item, item.chain)),
+  inspectCommands: INSPECT_COMMANDS,
 };
 
 export const ruleKind: ItemKind<FirewallRule> = {
-  order: 9,
+  isUnique: false,
   toRecord: (item) => item,
   resets: { transient: undefined, flows: undefined },
-  readFrom: ["rules4", "rules6"],
+  readFrom: { before: ["rules4", "rules6"], after: ["rules4", "rules6"] },
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare(item, facts) {
@@ -65,13 +77,14 @@ export const ruleKind: ItemKind<FirewallRule> = {
   bootSteps: (item) => (item.transient ? [] : [{ verb: "add", item }]),
   invert: (step) => [oppositeStep(step)],
   removeFrom: removeRule,
+  inspectCommands: INSPECT_COMMANDS,
 };
 
 export const jumpKind: ItemKind<Jump> = {
-  order: 10,
+  isUnique: false,
   toRecord: (item) => item,
   resets: { atEnd: undefined },
-  readFrom: ["rules4", "rules6"],
+  readFrom: { before: ["rules4", "rules6"], after: ["rules4", "rules6"] },
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare(item, facts) {
@@ -84,6 +97,7 @@ export const jumpKind: ItemKind<Jump> = {
   bootSteps: (item) => [{ verb: "add", item }],
   invert: (step) => (step.verb === "change" ? [] : [oppositeStep(step)]), // one that was moved to the top stays there
   removeFrom: removeRule,
+  inspectCommands: INSPECT_COMMANDS,
 };
 
 export type RuleOrJump = FirewallRule | Jump;
@@ -227,5 +241,3 @@ function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
 export const TABLES = ["raw", "mangle", "filter", "nat"] as const;
 
 export const iptablesTool = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
-
-type FirewallItem = Extract<Item, { table: string }>;

@@ -12,6 +12,7 @@ import { zoneKind } from "./zone";
 
 /** The list of item kinds, and functions for items of any kind. */
 
+/** In the order of creation; they are removed in the reverse order. */
 export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
   file: fileKind,
   service: serviceKind,
@@ -26,6 +27,8 @@ export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K
   jump: jumpKind,
   zone: zoneKind,
 };
+
+const CREATION_ORDER = new Map(Object.keys(ITEM_KINDS).map((kind, index) => [kind, index]));
 
 /** The compiler cannot tell that an item and the entry of its kind belong together. */
 const kindOfItem = (item: Item): ItemKind<Item> => ITEM_KINDS[item.kind] as unknown as ItemKind<Item>;
@@ -48,6 +51,10 @@ export function isPresent(item: Item, facts: Facts): boolean {
   const kind = kindOfItem(item);
   return kind.isPresent?.(item, facts) ?? kind.compare(item, facts) !== undefined;
 }
+
+export const restoresFormerState = (item: Item): boolean => kindOfItem(item).restoresFormerState === true;
+
+export const isUnique = (item: Item): boolean => kindOfItem(item).isUnique;
 
 /** Whether the kernel removes the object, or what the item says of it, with one of these devices. */
 export function disappearsWith(item: Item, devices: Set<string>): boolean {
@@ -75,8 +82,7 @@ export function withResets(item: Item, former: Item): Item {
 
 /** Items are created in this order, and removed in the reverse one. */
 export function creationRank(item: Item): number {
-  const kind = kindOfItem(item);
-  return kind.order * 2 + (kind.needsSameKind?.(item) ? 1 : 0);
+  return CREATION_ORDER.get(item.kind)! * 2 + (kindOfItem(item).needsSameKind?.(item) ? 1 : 0);
 }
 
 export const toRecordItem = (item: Item): Item => kindOfItem(item).toRecord(item);
@@ -86,25 +92,24 @@ export const bootSteps = (item: Item): Step[] => kindOfItem(item).bootSteps(item
 export function renderSteps(steps: Step[]): ScriptParts {
   const parts: ScriptParts = { writes: [], saves: [], files: [], shell: [], ip: [], late: [], firewall: new Map() };
   for (const step of steps) {
-    requireSafeItem(step.item, [...(step.otherPrefixes ?? []), ...(step.ports ?? [])]);
-    kindOfItem(step.item).render(step, parts);
+    const kind = kindOfItem(step.item);
+    requireSafeItem(step.item, kind.quotedFields ?? [], [...(step.otherPrefixes ?? []), ...(step.ports ?? [])]);
+    kind.render(step, parts);
   }
   return parts;
 }
 
-export const invertStep = (step: Step, before: Facts): Step[] => kindOfItem(step.item).invert(step, before);
+export const invertStep = (step: Step, before: Facts): Step[] => kindOfItem(step.item).invert?.(step, before) ?? [];
+
+/** Whether it is changed only after a change that could cut SSH is confirmed. */
+export const isChangedLast = (item: Item): boolean => kindOfItem(item).invert === undefined;
+
+/** Show all that can be ours on a host. A device, bridge or Docker network has the name that the resource gave it. */
+export const INSPECT_COMMANDS = [...new Set(Object.values(ITEM_KINDS).flatMap((kind) => kind.inspectCommands))];
 
 /** The facts of a host after these items were removed. */
 export function factsWithout(items: Item[], facts: Facts): Facts {
-  const after: Facts = {
-    ...facts,
-    links: new Map(facts.links),
-    addresses: new Set(facts.addresses),
-    policies: new Set(facts.policies),
-    chains: new Map(facts.chains),
-    files: new Map(facts.files),
-    ...(facts.docker && { docker: { ...facts.docker } }),
-  };
+  const after = structuredClone(facts);
   for (const item of items) kindOfItem(item).removeFrom(after, item);
   return after;
 }

@@ -4,10 +4,10 @@ import type { ItemKind } from "./kind";
 
 /** A route, marked with our protocol number. */
 export const routeKind: ItemKind<Route> = {
-  order: 5,
+  isUnique: false,
   toRecord: (item) => item,
   resets: { via: undefined, dev: undefined, metric: undefined, table: undefined }, // without one it is another route
-  readFrom: ["ip", "changed", "routing6", "ours6"],
+  readFrom: { before: ["ip", "routing6"], after: ["changed", "ours6"] },
   readBack: ({ family, dev }) => ({ isIpv6: family === 6, ...(dev !== undefined && { devices: [dev] }) }),
   disappearsWith: ({ dev }) => dev,
   compare(item, facts) {
@@ -27,14 +27,18 @@ export const routeKind: ItemKind<Route> = {
     const removed = findRoute(item, facts);
     facts.routes = facts.routes.filter((route) => route !== removed);
   },
+  inspectCommands: [
+    `ip route show table all proto ${ROUTE_PROTOCOL}`,
+    `ip -6 route show table all proto ${ROUTE_PROTOCOL}`,
+  ],
 };
 
 /** A policy rule of `ip rule`, with our protocol number and priority. */
 export const policyKind: ItemKind<PolicyRule> = {
-  order: 6,
+  isUnique: false,
   toRecord: (item) => item,
   resets: {},
-  readFrom: ["ip", "changed", "routing6", "ours6"],
+  readFrom: { before: ["ip", "routing6"], after: ["changed", "ours6"] },
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare: (item, facts) => (facts.policies.has(policyKey(item)) ? [] : undefined),
@@ -45,6 +49,10 @@ export const policyKind: ItemKind<PolicyRule> = {
   bootSteps: (item) => [{ verb: "add", item }],
   invert: (step) => [oppositeStep(step)],
   removeFrom: ({ policies }, item) => void policies.delete(policyKey(item)),
+  inspectCommands: [
+    `ip rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
+    `ip -6 rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
+  ],
 };
 
 /** As in `Facts.policies`. */
@@ -63,7 +71,7 @@ const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>
       r.unreachable === !item.via,
   );
 
-/** The kernel refuses a second rule of the same form. */
+/** The kernel refuses a second rule of the same form. `ip rule show` (6.1) ignores `protocol`, by which `ip rule del` selects. */
 const renderAddPolicy = (item: PolicyRule): string =>
   `{ [ -n "$(ip -${item.family} rule show from ${item.from} fwmark ${item.mark} table ${item.table})" ] || ip -${item.family} rule add ${formatPolicy(item)}; }`;
 

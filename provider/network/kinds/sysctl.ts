@@ -1,15 +1,16 @@
-import { mismatch, type Sysctl } from "../model/items";
+import { FORWARDING, mismatch, type Sysctl } from "../model/items";
 import { RECORD_DIR, sysctlPath } from "../model/record";
 import { quote, renderWriteFiles, WARNING_PREFIX } from "../render/shell";
 import type { ItemKind } from "./kind";
 
 /** A kernel setting. Its former value is saved before the first change, and restored when the last record that lists it is removed. */
 export const sysctlKind: ItemKind<Sysctl> = {
-  order: 2,
+  isUnique: false,
   toRecord: (item) => item,
   resets: {},
-  readFrom: ["sysctls"],
+  readFrom: { before: ["sysctls"], after: ["sysctls"] },
   readBack: () => ({}),
+  restoresFormerState: true,
   disappearsWith: () => undefined, // the former value of a device's setting is saved, and must be removed
   compare({ key, value }, facts) {
     const observed = facts.sysctls.get(key);
@@ -25,6 +26,7 @@ export const sysctlKind: ItemKind<Sysctl> = {
     return value === undefined ? [] : [{ verb: "change", item: { ...item, value } }];
   },
   removeFrom() {}, // its value after a restore is not in the facts
+  inspectCommands: [`sysctl ${Object.values(FORWARDING).join(" ")}`],
 };
 
 const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.replaceAll("/", ":")}`;

@@ -18,11 +18,11 @@ import type { ItemKind } from "./kind";
  * another.
  */
 export const zoneKind: ItemKind<ZoneEntry> = {
-  order: 11,
   needsSameKind: (item) => !isZoneItself(item),
+  isUnique: false,
   toRecord: (item) => item,
   resets: { interface: undefined, hasDocker: undefined, rule: undefined, underlay: undefined },
-  readFrom: ["zone", "zones", "permanent"],
+  readFrom: { before: ["zone", "zones", "permanent"], after: ["zone", "zones", "permanent"] },
   readBack: ({ underlay }, before) => (underlay ? { devices: devicesWithAddress(underlay, before) } : {}),
   disappearsWith: () => undefined, // firewalld keeps the name of a device
   appliesToHost: isZoneManaged,
@@ -31,10 +31,12 @@ export const zoneKind: ItemKind<ZoneEntry> = {
     const commands = zoneCommands(verb, item, zones).map((words) => words.map(quote).join(" "));
     parts[verb === "remove" ? "shell" : "late"].push(...commands);
   },
+  quotedFields: ["rule"],
   bootSteps: () => [], // firewalld restores it
   invert: (step) =>
     step.verb === "change" ? [] : [{ ...oppositeStep(step), ...(step.zones && { zones: step.zones }) }],
   removeFrom() {}, // an entry that stays in the facts is refused to no owner
+  inspectCommands: [`firewall-cmd --permanent --info-zone=${OUR_ZONE}`],
 };
 
 const FALLBACK_ZONE = "trusted";

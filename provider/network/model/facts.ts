@@ -9,7 +9,7 @@ export interface Facts {
   routes: RouteFact[];
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
   policies: Set<string>;
-  /** Routes of other programs in tables other than main, and the rules that lead there. */
+  /** Routes of other programs in tables other than main, and the rules of the kernel and of other programs that lead there. */
   otherTableRoutes: OtherTableRoute[];
   routingRules: RoutingRuleFact[];
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
@@ -156,23 +156,37 @@ export interface InvalidRecord {
 
 /** The parts of a host's answer to the scripts in `read/facts.ts`. Each starts with a line `@@ NAME`. */
 export type FactsPart =
+  /** `SSH_CONNECTION`. */
   | "ssh"
+  /** Before a change: devices, addresses, and what `routing6` has for IPv4. */
   | "ip"
+  /** After a change: devices of its items, their addresses, our IPv4 routes, and routing rules. On a hub with many devices `ip` instead. */
   | "changed"
+  /** IPv6 routes and routing rules of all programs, before a change. */
   | "routing6"
+  /** After a change with IPv6: our IPv6 routes, and routing rules. */
   | "ours6"
+  /** iptables-save and ip6tables-save; after a change the latter only with IPv6. */
   | "rules4"
   | "rules6"
+  /** Settings, and their former values that we have saved. */
   | "sysctls"
+  /** Hashes of files. */
   | "files"
+  /** The state of our units. */
   | "systemd"
+  /** Docker networks with the containers that run, and all containers. */
   | "docker"
   | "containers"
+  /** The default zone of firewalld, its runtime configuration, and its permanent one. */
   | "zone"
   | "zones"
   | "permanent"
+  /** All files in the records' folders; only before a change, like the rest. */
   | "records"
+  /** Kernel modules and tools that are missing. */
   | "lacks"
+  /** Firewalls of other programs. */
   | "nft"
   | "legacy4"
   | "legacy6";

@@ -123,6 +123,9 @@ export interface FirewallRule extends FirewallTable {
   flows?: { protocol: string; ip: string; port: number };
 }
 
+/** What iptables or ip6tables holds. */
+export type FirewallItem = Chain | Jump | FirewallRule;
+
 /** A device or a rich rule in a zone of firewalld; without either, our own zone itself. Only on hosts with firewalld. */
 export interface ZoneEntry {
   kind: "zone";
@@ -202,6 +205,8 @@ export function itemKey(item: Item): string {
       return `service ${item.name}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
+    default:
+      return unhandledKind(item);
   }
 }
 
@@ -209,6 +214,15 @@ export function itemKey(item: Item): string {
 export function hasItem({ items }: Pick<HostRecord, "items">, item: Item): boolean {
   const key = itemKey(item);
   return items.some((other) => other.kind === item.kind && itemKey(other) === key);
+}
+
+/** Not by its field `table`: routes and policy rules have one, too. */
+export const isFirewallItem = (item: Item): item is FirewallItem =>
+  item.kind === "chain" || item.kind === "jump" || item.kind === "rule";
+
+/** For the `default` of a switch over all kinds: if a kind has no case, the compiler refuses the call, and names its type. */
+export function unhandledKind(item: never): never {
+  throw new Error(`items of kind ${(item as Item).kind} are not handled`);
 }
 
 const firewallName = ({ family, table }: FirewallTable): string => `IPv${family} ${table}`;

@@ -144,7 +144,7 @@ const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);
 const routingTable = z.int().min(1).max(0xffffffff);
 const family = z.union([z.literal(4), z.literal(6)]);
-const chainName = textLike(/^[A-Za-z0-9_-]{1,28}$/);
+const chainName = textLike(/^[A-Za-z0-9_][A-Za-z0-9_-]{0,27}$/);
 const ownChain = textLike(/^OVERLAY-[A-Z0-9-]{1,20}$/);
 const ruleSchema = textLike(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
 const zoneRule = textLike(

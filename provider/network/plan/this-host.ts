@@ -15,7 +15,16 @@ import {
 } from "../kinds/firewall";
 import { zoneWarnings } from "../kinds/zone";
 import type { Facts } from "../model/facts";
-import { type DesiredState, FORWARDING, type Item, itemKey, type Link, type Sysctl, type Vxlan } from "../model/items";
+import {
+  type DesiredState,
+  FORWARDING,
+  type Item,
+  isFirewallItem,
+  itemKey,
+  type Link,
+  type Sysctl,
+  type Vxlan,
+} from "../model/items";
 import { parseOwnerPath, scriptPath } from "../model/record";
 import { isBootScriptOf, withBootItems } from "./boot";
 
@@ -90,7 +99,7 @@ export function withAcceptRa(items: Item[], facts: Facts): Item[] {
  * this owner has on the host; `network`: the network that it is part of.
  */
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
-  const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !isIpv6Rule(item));
+  const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !needsIp6tables(item));
   const added = [
     ...acceptFormerPeers(items, facts, recorded),
     ...acceptUnrecordedPeers(items, facts, recorded, network),
@@ -130,7 +139,7 @@ export function localWarnings(items: Item[], facts: Facts): string[] {
   return [...shared, ...reversePathWarnings(items, facts), ...zoneWarnings(items, facts)];
 }
 
-const isIpv6Rule = (item: Item): boolean => "table" in item && item.kind !== "route" && item.family === 6;
+const needsIp6tables = (item: Item): boolean => isFirewallItem(item) && item.family === 6;
 const needsIpv6 = (items: Item[]): boolean =>
   items.some((item) => item.kind === "address" && item.address.includes(":")) ||
   vxlansOf(items).some(({ remote }) => remote.includes(":"));

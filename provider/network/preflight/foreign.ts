@@ -11,6 +11,7 @@ import {
   unlistedOwners,
 } from "../diff/ownership";
 import { planSteps } from "../diff/steps";
+import { isPresent } from "../kinds";
 import { devicesWithAddress, isOurLink } from "../kinds/device";
 import { sha256 } from "../kinds/file";
 import { iptablesTool } from "../kinds/firewall";
@@ -144,7 +145,7 @@ const FOREIGN_CHECKS: { [K in Item["kind"]]: ForeignCheck<Extract<Item, { kind: 
 export function refuseForeign(desired: DesiredState, facts: Facts): void {
   const others = facts.records.filter((record) => !isOwnRecord(record, desired));
   const mine = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
-  const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(itemKey));
+  const ours = new Set(mine.filter((item) => isPresent(item, facts)).map(itemKey));
   for (const item of desired.items) {
     if (ours.has(itemKey(item))) continue;
     refuseOtherId(item, desired, facts);

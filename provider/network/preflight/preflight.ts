@@ -18,6 +18,7 @@ import {
   type DockerNetwork,
   hasItem,
   type Item,
+  isFirewallItem,
   itemKey,
   type Link,
 } from "../model/items";
@@ -164,7 +165,10 @@ function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts)
       `Load the module there (modprobe ${missing.type}), or install the kernel package that has it.`,
     );
   }
-  if (missingFeatures.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
+  if (
+    missingFeatures.includes("ip6tables-restore") &&
+    items.some((item) => isFirewallItem(item) && item.family === 6)
+  ) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
       "There is no 'ip6tables-restore'.",

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { addressBits, type Family } from "../../addressing/ip";
+import { OverlayError } from "../../errors";
 import type { Facts, LinkFact, RouteFact, RoutingRuleFact } from "../model/facts";
 import { ROUTE_PROTOCOL } from "../model/items";
 import { boundedArray, parseHostJson } from "../model/record";
@@ -152,6 +153,8 @@ const rawRule = z.looseObject({
   fwmark: z.string().optional(),
   fwmask: z.string().optional(),
   table: z.string().optional(),
+  /** Omitted for the kernel's own rules. */
+  protocol: z.string().optional(),
   suppress_prefixlen: z.number().optional(),
 });
 type RawRule = z.output<typeof rawRule>;
@@ -169,7 +172,7 @@ export function readRouting(facts: Facts, family: Family, body: string): void {
     main.map((raw) => toRouteFact(family, raw)),
     ourOthers,
   );
-  const others = all.filter((raw) => isOutsideMain(raw) && raw.protocol !== String(ROUTE_PROTOCOL));
+  const others = all.filter((raw) => isOutsideMain(raw) && !isOurs(raw));
   facts.otherTableRoutes = facts.otherTableRoutes.concat(
     others.map((raw) => ({ ...toRouteFact(family, raw), tableName: raw.table! })),
   );
@@ -188,8 +191,20 @@ const toOurRoute =
   (family: Family) =>
   (raw: RawRoute): RouteFact => ({
     ...toRouteFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
-    ...(isOutsideMain(raw) && { table: Number(raw.table) }),
+    ...(isOutsideMain(raw) && { table: parseTable(raw.table!) }),
   });
+
+const isOurs = ({ protocol }: { protocol?: string | undefined }): boolean => protocol === String(ROUTE_PROTOCOL);
+
+/** `ip` prints the name of a table if the host gives it one, and not its number: our objects in it would seem missing. */
+function parseTable(table: string): number {
+  if (/^\d+$/.test(table)) return Number(table);
+  throw new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `a routing table of ours has the name ${JSON.stringify(table.slice(0, 100))} there, so that it cannot be recognized.`,
+    "Remove that name from /etc/iproute2/rt_tables or rt_tables.d on that host, and try again.",
+  );
+}
 
 /** Not in the main table, which is named only with -d. */
 const isOutsideMain = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
@@ -202,7 +217,7 @@ const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   ...(raw.metric !== undefined && { metric: raw.metric }),
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
-  ...(raw.protocol !== String(ROUTE_PROTOCOL) && { text: formatObservedRoute(raw) }),
+  ...(!isOurs(raw) && { text: formatObservedRoute(raw) }),
 });
 
 function formatObservedRoute(raw: RawRoute): string {
@@ -225,12 +240,13 @@ const formatHop = ({ gateway, via, dev }: z.output<typeof rawNexthop>): string[]
 ];
 
 function readRoutingRules(facts: Facts, family: Family, all: RawRule[]): void {
-  for (const { src, srclen = addressBits(family), fwmark, fwmask = "0xffffffff", table } of all) {
-    if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
+  for (const raw of all) {
+    const { src, srclen = addressBits(family), fwmark, fwmask = "0xffffffff", table } = raw;
+    if (table === undefined) continue;
+    const shown = isOurs(raw) ? parseTable(table) : table;
+    if (fwmark) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${shown}`);
+    if (!isOurs(raw)) facts.routingRules.push(toRuleFact(family, raw, table));
   }
-  facts.routingRules = facts.routingRules.concat(
-    all.flatMap((raw) => (raw.table === undefined ? [] : [toRuleFact(family, raw, raw.table)])),
-  );
 }
 
 const UNSELECTIVE_KEYS = [

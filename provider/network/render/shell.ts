@@ -24,18 +24,11 @@ export const quoteCommand = (command: string): string =>
     .map((word) => (word !== "" && (word === "!" || WORD.test(word)) ? word : quote(word)))
     .join(" ");
 
-/** Fields that are rendered with `quote`. */
-const QUOTED: Partial<Record<Item["kind"], string[]>> = {
-  file: ["path", "content"],
-  service: ["unit"],
-  zone: ["rule"],
-};
-
-/** Refuses an item with a text that a shell could split or expand. */
-export function requireSafeItem(item: Item, others: (string | undefined)[] = []): void {
-  for (const text of others) if (text !== undefined) requireWord(text);
+/** Refuses an item with a text that a shell could split or expand. `quoted`: fields that are rendered with `quote`. */
+export function requireSafeItem(item: Item, quoted: string[], others: string[]): void {
+  for (const text of others) requireWord(text);
   for (const [key, value] of Object.entries(item)) {
-    if (QUOTED[item.kind]?.includes(key)) continue;
+    if (quoted.includes(key)) continue;
     for (const text of stringsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafeTextError(text);
   }
 }

@@ -150,6 +150,11 @@ test.each<[string, Item[], ReturnType<typeof facts>]>([
     ),
   ],
   [
+    "a table that only a rule of ours looks up before main",
+    onRunner,
+    facts(4, [{ dst: "default", ...via, table: "100" }], [{ ...first, protocol: "183" }]),
+  ],
+  [
     "a table that has our own route, too",
     onRunner,
     facts(
@@ -176,4 +181,21 @@ test("the fix is a command that removes the route", () => {
     text: "fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",
     remedy: "ip -6 route del fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",
   });
+});
+
+test.each<[string, string]>([
+  ["route", `@@ ip\n[]\n[]\n${JSON.stringify([{ dst: "default", dev: "br0", table: "vpn" }])}\n[]`],
+  [
+    "rule",
+    `@@ changed\n[]\n${JSON.stringify([{ src: "10.0.0.0", srclen: 8, fwmark: "0x1", table: "vpn", protocol: "183" }])}`,
+  ],
+])("a %s of ours in a table that has a name there cannot be recognized, and is refused", (_, text) => {
+  expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: a routing table of ours has the name "vpn" there/);
+});
+
+test("a marked rule of another program may lead to a table with a name", () => {
+  const rule = { src: "10.0.0.0", srclen: 8, fwmark: "0x1", table: "vpn" };
+  expect([...parseFacts(`@@ changed\n[]\n${JSON.stringify([rule])}`).policies]).toEqual([
+    "4 10.0.0.0/8 0x1/0xffffffff vpn",
+  ]);
 });

@@ -1,7 +1,16 @@
+import { sha256 } from "../../../provider/network/kinds/file";
 import { isPassRule } from "../../../provider/network/kinds/firewall";
-import type { Facts } from "../../../provider/network/model/facts";
-import type { DesiredState, HostRecord, Item, Link } from "../../../provider/network/model/items";
-import { recordPath } from "../../../provider/network/model/record";
+import type { DockerNetworkFact, Facts } from "../../../provider/network/model/facts";
+import {
+  type DesiredState,
+  type DockerNetwork,
+  type FirewallItem,
+  type HostRecord,
+  type Item,
+  type Link,
+  unhandledKind,
+} from "../../../provider/network/model/items";
+import { recordPath, unitPath } from "../../../provider/network/model/record";
 import { parseFacts } from "../../../provider/network/read/facts";
 
 /** The facts of a host that has exactly these desired states. */
@@ -29,21 +38,67 @@ export const recordPart = (record: HostRecord): string =>
   record.items.length > 0 ? recordFiles({ [recordPath(record)]: JSON.stringify(record) }) : "";
 
 function put(facts: Facts, item: Item): void {
-  const chain = (name: string): string[] => {
-    const key = "table" in item ? `${item.family} ${item.table} ${name}` : "";
-    if (!facts.chains.has(key)) facts.chains.set(key, []);
-    return facts.chains.get(key)!;
-  };
-  if (item.kind === "sysctl") facts.sysctls.set(item.key, item.value);
-  if (item.kind === "link") facts.links.set(item.name, linkFact(item));
-  if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
-  if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
-  if (item.kind === "chain") chain(item.chain);
-  if (item.kind === "rule" && !chain(item.chain).includes(item.rule))
-    chain(item.chain)[isPassRule(item.rule) ? "unshift" : "push"](item.rule);
-  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`))
-    chain(item.from).unshift(`-j ${item.chain}`);
+  switch (item.kind) {
+    case "sysctl":
+      facts.sysctls.set(item.key, item.value);
+      return;
+    case "link":
+      facts.links.set(item.name, linkFact(item));
+      return;
+    case "address":
+      facts.addresses.add(`${item.address} ${item.dev}`);
+      return;
+    case "route":
+      facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
+      return;
+    case "policy":
+      facts.policies.add(`${item.family} ${item.from} ${item.mark} ${item.table}`);
+      return;
+    case "chain":
+      rulesOf(facts, item, item.chain);
+      return;
+    case "rule":
+      addRule(rulesOf(facts, item, item.chain), item.rule, isPassRule(item.rule) ? "unshift" : "push");
+      return;
+    case "jump":
+      addRule(rulesOf(facts, item, item.from), `-j ${item.chain}`, "unshift");
+      return;
+    case "file":
+      facts.files.set(item.path, sha256(item.content ?? ""));
+      return;
+    case "service":
+      facts.files.set(unitPath(item.name), sha256(item.unit ?? ""));
+      return;
+    case "docker":
+      facts.docker ??= { isRunning: true, networks: [] };
+      facts.docker.networks.push(networkFact(item));
+      return;
+    case "zone": // there is no firewalld
+      return;
+    default:
+      unhandledKind(item);
+  }
 }
+
+function rulesOf(facts: Facts, { family, table }: FirewallItem, chain: string): string[] {
+  const key = `${family} ${table} ${chain}`;
+  if (!facts.chains.has(key)) facts.chains.set(key, []);
+  return facts.chains.get(key)!;
+}
+
+function addRule(rules: string[], rule: string, add: "push" | "unshift"): void {
+  if (!rules.includes(rule)) rules[add](rule);
+}
+
+const networkFact = ({ name, bridge, mtu, subnets }: DockerNetwork): DockerNetworkFact => ({
+  name,
+  driver: "bridge",
+  bridge,
+  mtu: String(mtu),
+  masquerade: "false",
+  subnets,
+  containers: [],
+});
 
 const linkFact = (link: Link) => ({
   type: link.type === "anchor" ? "bridge" : link.type,

@@ -1,24 +1,58 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { diffItems, formatDifference, ITEM_KINDS, readBackOf } from "../../../provider/network/kinds";
+import {
+  bootSteps,
+  diffItems,
+  factsWithout,
+  formatDifference,
+  ITEM_KINDS,
+  isPresent,
+  readBackOf,
+  renderSteps,
+} from "../../../provider/network/kinds";
 import type { DesiredState, Item, Link } from "../../../provider/network/model/items";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { preflightScript, readbackScript } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { hostWith } from "./host-facts";
+import { SAMPLE_ITEMS } from "./sample-items";
+
+/** A setting keeps a value. */
+const STAYS_IN_FACTS: Item["kind"][] = ["sysctl"];
 
 const hasPart = (script: string, part: string): boolean => new RegExp(`@@ ${part}\\b`).test(script);
 
 test.each(Object.entries(ITEM_KINDS))(
   "the facts about a %s are read before a change and after it",
-  (_, { readFrom }) => {
-    const before = preflightScript([]);
-    const after = readbackScript({ devices: ["vxkr1"], files: [], isIpv6: true });
-    expect(readFrom.filter((part) => !hasPart(before, part) && !hasPart(after, part))).toEqual([]);
-    expect(readFrom.some((part) => hasPart(before, part))).toBe(true);
-    expect(readFrom.some((part) => hasPart(after, part))).toBe(true);
+  (_, { readFrom: { before, after } }) => {
+    const preflight = preflightScript([]);
+    const readback = readbackScript({ devices: ["vxkr1"], files: [], isIpv6: true });
+    expect(before.filter((part) => !hasPart(preflight, part))).toEqual([]);
+    expect(after.filter((part) => !hasPart(readback, part))).toEqual([]);
+    expect([before.length, after.length]).not.toContain(0);
   },
 );
+
+const record = { uid: "all", owner: "org/all", network: "training", store: "s" };
+
+describe.each(Object.values(SAMPLE_ITEMS))("an item of kind $kind", (item) => {
+  test("is as desired on a host that has it", () => {
+    expect(diffItems([item], hostWith([{ record, items: [item] }]))).toEqual([]);
+  });
+
+  test("has in its boot script only what a boot script can hold", () => {
+    const { writes, files, late } = renderSteps(bootSteps(item));
+    expect([...writes, ...files, ...late]).toEqual([]);
+  });
+
+  test("is absent from the facts after its removal, and the facts before it are unchanged", () => {
+    const facts = hostWith([{ record, items: [item] }]);
+    const before = structuredClone(facts);
+    const after = factsWithout([item], facts);
+    expect(facts).toEqual(before);
+    expect(isPresent(item, after)).toBe(STAYS_IN_FACTS.includes(item.kind));
+  });
+});
 
 test("after a change the devices, files and families of its items are read", () => {
   const items: Item[] = [

@@ -9,6 +9,7 @@ import { planCarrier, planReturn } from "../../../provider/network/plan/static-i
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 import { recordFiles } from "./host-facts";
+import { SAMPLE_ITEMS } from "./sample-items";
 
 const FILE = "/var/lib/overlay/training/u1.json";
 const network = training({ docker: { name: "kohakuriver-overlay", required: false, share: 4 } });
@@ -66,7 +67,7 @@ test("a record of version 0.1.0 is valid; its field ifPresent is dropped", () =>
   });
 });
 
-test.each<[string, Item[]]>([
+const PLANS: [string, Item[]][] = [
   ["a hub", planHub(both)],
   ["a tunnel", planTunnel(network, 1, hub, runner)],
   [
@@ -79,12 +80,37 @@ test.each<[string, Item[]]>([
   ["one of IPv6", planCarrier({ ...address("2001:db8::7", false), forwards: [] }, { ...hub, uplink: "eth0" })],
   ["a return path", planReturn({ ...path, bridge: "kohaku-overlay" }, forwards)],
   ["a device with accept_ra", [{ kind: "sysctl", key: "net.ipv6.conf.eth0/100.accept_ra", value: "2" }]],
-])("the plan of %s, with its boot items, is a valid record", (_, items) => {
+  ["one item of each kind", Object.values(SAMPLE_ITEMS)],
+];
+
+test.each(PLANS)("the plan of %s, with its boot items, is a valid record", (_, items) => {
   const facts = { ...parseFacts(""), systemd: new Map() };
   const { store, ...rest } = record([]);
   const all = withBootItems({ record: { ...rest, store }, items, persist: true }, facts);
   const written = record(all.map(toRecordItem));
   expect(parseRecord(FILE, JSON.stringify(written))).toEqual(written);
+});
+
+/** The item with one of its texts replaced, for each of them. */
+function withText(value: unknown, text: string): unknown[] {
+  if (typeof value === "string") return [text];
+  if (typeof value !== "object" || value === null) return [];
+  return Object.entries(value).flatMap(([key, inner]) =>
+    withText(inner, text).map((changed) => Object.assign(structuredClone(value), { [key]: changed })),
+  );
+}
+
+const COMMANDS = ["$(id)", "x;reboot", "a\nb", "`id`", "'"];
+const NO_WORDS = ["a b", "-x"];
+
+test.each(Object.values(SAMPLE_ITEMS))("no text of a $kind can hold a command, a blank or an option", (item) => {
+  const isText = item.kind === "rule"; // which has options of iptables
+  for (const text of [...COMMANDS, ...(isText ? [] : NO_WORDS)]) {
+    const changed = withText(item, text);
+    expect(changed.length).toBeGreaterThan(1);
+    const parsed = changed.map((each) => parseRecord(FILE, withItem(each as object)));
+    expect(parsed.filter((each) => !isInvalidRecord(each))).toEqual([]);
+  }
 });
 
 const valid = record(planTunnel(network, 1, hub, runner));

@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
-import type { DesiredState } from "../../../provider/network/model/items";
+import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { withLocalRules } from "../../../provider/network/plan/this-host";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { onIpv4, training } from "../../network";
@@ -19,6 +20,12 @@ const desired = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = f
   adopt,
 });
 const dual = { layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] };
+
+/** A routing rule and its route, which need no ip6tables. */
+const POLICY6: Item[] = [
+  { kind: "policy", family: 6, from: "fd00:128::/64", mark: "0x1/0x1", table: 183 },
+  { kind: "route", family: 6, dst: "default", via: "fd00:128::fe", dev: "kohaku-overlay", table: 183 },
+];
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
   `@@ ip\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
@@ -117,6 +124,12 @@ test.each<[string, DesiredState, Facts]>([
     { ...desired(), items: onIpv4(desired().items) },
     host("@@ lacks\nip6tables-restore"),
   ],
+  ["IPv6 routing rules without ip6tables", { record, items: POLICY6 }, host("@@ lacks\nip6tables-restore")],
 ])("passes: %s", (_, wanted, facts) => {
   expect(() => preflight(wanted, facts)).not.toThrow();
+});
+
+test("on a host without ip6tables, routing rules of IPv6 stay in the plan, and firewall rules do not", () => {
+  const rule: Item = { kind: "rule", family: 6, table: "raw", chain: "OVERLAY-BACK", rule: "-j MARK" };
+  expect(withLocalRules([...POLICY6, rule], host())).toEqual(POLICY6);
 });

@@ -255,6 +255,19 @@ test("an address that the host has for another purpose is refused, and kept", ()
   expect(() => refuseForeign(wanted, factsOf(wanted))).not.toThrow();
 });
 
+test("in place of an object on record that is missing, one of another program is refused", () => {
+  const address: Item = { kind: "address", dev: "eth0", address: "fd00::5/128" };
+  const route: Item = { kind: "route", family: 4, dst: "default", via: "10.128.64.254", dev: "br0", table: 183 };
+  const wanted = desired("s", [address, route]);
+  const facts = factsOf(wanted);
+  facts.addresses = new Set(["fd00::5/128 eth1"]);
+  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The host already has fd00::5 on eth1");
+  facts.addresses = new Set();
+  expect(() => refuseForeign(wanted, facts)).not.toThrow();
+  facts.routes = facts.routes.map((each) => ({ ...each, protocol: "static" }));
+  expect(() => refuseForeign(wanted, facts)).toThrow("ROUTE_OVERLAP: There is already a route to default");
+});
+
 test("adopt takes over a device that is as desired, and no other", () => {
   const standing = factsOf({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
   standing.records = [];

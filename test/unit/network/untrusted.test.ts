@@ -18,6 +18,7 @@ import { quoteCommand, requireWord } from "../../../provider/network/render/shel
 import { hub, runner, training } from "../../network";
 import { unquoted } from "../../unquoted";
 import { recordPart } from "./host-facts";
+import { SAMPLE_ITEMS } from "./sample-items";
 
 /** A compromised host can send any text about itself. None of it becomes a command, on that host or on another. */
 const network = training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
@@ -30,6 +31,7 @@ const record = (uid: string, items: Item[]): HostRecord => ({
 });
 const runnerRecord = record("u1", planRunner(network, 1, "vxkr1", hub, runner));
 const hubRecord = record("net", [...planHub(network), ...planTunnel(network, 1, hub, runner)]);
+const sampleRecord = record("all", Object.values(SAMPLE_ITEMS));
 
 const LINKS = JSON.stringify([
   {
@@ -113,7 +115,7 @@ const PAYLOADS = [
 
 /** The text of a host with a payload put in somewhere, bytes cut out, or a field replaced. */
 const mutation = fc.tuple(
-  fc.constantFrom(factsText(runnerRecord), factsText(hubRecord)),
+  fc.constantFrom(factsText(runnerRecord), factsText(hubRecord), factsText(sampleRecord)),
   fc.nat(),
   fc.nat(6),
   fc.oneof(
@@ -139,6 +141,8 @@ function expectHarmless(script: string): void {
   expect(lines.filter((line) => DANGEROUS.test(line))).toEqual([]);
 }
 
+const VERBS = ["add", "change", "remove"] as const;
+
 function scriptsOf(facts: Facts): string[] {
   const { items, ...mine } = runnerRecord;
   const states = [{ record: mine, items: planRunner(network, 1, "vxkr1", hub, runner) }];
@@ -147,6 +151,14 @@ function scriptsOf(facts: Facts): string[] {
     renderChange(planSteps(states, facts), facts.records),
     renderChange(planSteps([{ record: mine, items: [] }], facts), []),
     ...facts.records.map((each) => renderBootScript(each.network, each.items)),
+    ...facts.records.flatMap(({ items }) =>
+      VERBS.map((verb) =>
+        renderChange(
+          items.map((item) => ({ verb, item })),
+          [],
+        ),
+      ),
+    ),
     ...ends.map((end) => renderPings(planPings(end, ends), 1)),
   ];
 }
@@ -165,6 +177,7 @@ function tryAll(text: string): boolean {
 test("valid facts lead to scripts", () => {
   expect(tryAll(factsText(runnerRecord))).toBe(true);
   expect(tryAll(factsText(hubRecord))).toBe(true);
+  expect(tryAll(factsText(sampleRecord))).toBe(true);
 });
 
 test("10,000 mutated records and facts: refused, or scripts in which nothing of them is a command", {

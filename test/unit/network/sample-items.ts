@@ -1,0 +1,55 @@
+import type { Item } from "../../../provider/network/model/items";
+
+/** One item of each kind, with all fields that its record has. Tests of records, hostile hosts and scripts use them. */
+export const SAMPLE_ITEMS: { [K in Item["kind"]]: Extract<Item, { kind: K }> } = {
+  file: { kind: "file", path: "/etc/overlay-dns" },
+  service: { kind: "service", name: "overlay-network.service" },
+  sysctl: { kind: "sysctl", key: "net.ipv4.ip_forward", value: "1" },
+  link: {
+    kind: "link",
+    name: "vxkr1",
+    type: "vxlan",
+    mac: "02:6d:9b:be:e2:62",
+    mtu: 1450,
+    master: "kohaku-overlay",
+    vxlan: { vni: 101, port: 4789, remote: "192.0.2.1", local: "192.0.2.11" },
+    shared: true,
+  },
+  address: { kind: "address", dev: "kohaku-overlay", address: "fd00:128::1/82", announce: "eth0" },
+  route: {
+    kind: "route",
+    family: 4,
+    dst: "10.128.0.0/12",
+    via: "10.128.64.254",
+    dev: "kohaku-overlay",
+    metric: 7,
+    table: 183,
+  },
+  policy: { kind: "policy", family: 6, from: "fd00:128::/82", mark: "0x10000000/0x10000000", table: 183 },
+  docker: {
+    kind: "docker",
+    name: "kohakuriver-overlay",
+    bridge: "kohaku-overlay",
+    mtu: 1450,
+    subnets: [{ subnet: "10.128.64.0/18", gateway: "10.128.64.1", hub: "10.128.64.254", range: "10.128.112.0/20" }],
+    required: true,
+  },
+  chain: { kind: "chain", family: 6, table: "filter", chain: "OVERLAY-IN" },
+  rule: {
+    kind: "rule",
+    family: 4,
+    table: "nat",
+    chain: "OVERLAY-DNAT",
+    rule: "-d 203.0.113.7/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.128.64.9:5353",
+    transient: true,
+    flows: { protocol: "udp", ip: "203.0.113.7", port: 53 },
+  },
+  jump: { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-REST", atEnd: true },
+  zone: {
+    kind: "zone",
+    interface: "kohaku-overlay",
+    hasDocker: true,
+    rule: 'rule family="ipv4" source address="192.0.2.1" port port="4789" protocol="udp" accept',
+    underlay: "192.0.2.11",
+  },
+};
