@@ -12,7 +12,8 @@ import { readSecretFile } from "./secret-file";
 
 /** Settings of the provider and of the command line: their schema, and how they are read. */
 
-const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
+/** At most ten years. */
+const seconds = (initial: number) => z.coerce.number().int().min(0).max(315_360_000).default(initial);
 
 function parseTenantDefaults(text: string): TenantDefaults | undefined {
   const entries = text.split(",").map((entry) => {

@@ -1,5 +1,6 @@
+import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
-import { isOfOtherTenant, isOwnerForAllTenants, isSameTenant } from "../owner";
+import { isOwnerForAllTenants } from "../owner";
 import type {
   Committed,
   Offered,
@@ -32,34 +33,48 @@ import type {
   StoreIdentity,
   Tenant,
 } from "../pool/types";
-import { describePool, networkPool, runnerOfPool } from "../pool-names";
-import { isEventInBounds, isPoolInBounds } from "./bounds";
+import { describePool } from "../pool-names";
+import type { TenantDefaults } from "../resource";
+import { sharedRangeLeases } from "../resources/tenants";
+import { isEventInBounds } from "./bounds";
 import type { Caller } from "./caller";
+import { CallerAccess } from "./caller-access";
+
+/** The ranges from which blocks of all tenants are given, by type of pool: the setting of this name. */
+interface ServiceSettings {
+  tenantDefaults?: TenantDefaults | undefined;
+}
 
 /** The pool as one caller may see and change it, as a run of its own. */
-export const openSession = ({ operations }: PoolRun, caller: Caller): Pool =>
-  new PoolRun(operationsFor(operations.session({ actor: caller.name }), caller), {});
+export const openSession = ({ operations }: PoolRun, caller: Caller, settings: ServiceSettings = {}): Pool =>
+  new PoolRun(operationsFor(operations, caller, { actor: caller.name, ...settings }), {});
 
-/** The operations that a caller may do. */
-export const operationsFor = (operations: Operations, caller: Caller): Operations =>
-  isBounded(caller) ? new BoundedOperations(operations, caller) : operations;
+/** The operations that a caller may do, as a session. */
+export function operationsFor(
+  operations: Operations,
+  caller: Caller,
+  { tenantDefaults = {}, ...session }: SessionOptions & ServiceSettings,
+): Operations {
+  if (!isBounded(caller)) return operations.session(session);
+  const sharedRanges = sharedRangeLeases(tenantDefaults);
+  const access = new CallerAccess(caller, sharedRanges);
+  return new BoundedOperations(operations.session({ ...session, access }), access, caller, sharedRanges);
+}
 
 export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
   tenant !== undefined || network !== undefined || pool !== undefined;
 
 /**
- * The store as one caller may see and change it. Lists leave out what is outside of the caller's bounds, everything else there is refused
- * with `ACCESS_DENIED`. Since all functions of an interface act through it, none of them can forget the check.
- *
- * - A caller that is bound to a network reaches the network's pool of runners and the subnets of its runners; one that is bound to a pool
- *   reaches that pool, and the lease of the runner that it belongs to.
- * - A caller with a tenant reaches pools of its tenant and pools without a tenant, but in both only leases of its tenant. What it claims
- *   gets its tenant, whatever the request says, and so do the pools that it creates. Only ranges for all tenants (`tenants/TYPE`) have none.
+ * The store as one caller may see and change it. Changes are checked by the rules, in their transaction: see `Access`. Here requests get the
+ * tenant of the caller, lists leave out what the caller may not see, and other reads of that are refused with `ACCESS_DENIED`.
  */
 class BoundedOperations implements Operations {
   constructor(
+    /** With the access of the caller. */
     private readonly operations: Operations,
+    private readonly access: CallerAccess,
     private readonly caller: Caller,
+    private readonly sharedRanges: ExistingLease[],
   ) {}
 
   get whyNoOffers(): string | undefined {
@@ -71,23 +86,19 @@ class BoundedOperations implements Operations {
   }
 
   async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered> {
-    const offered = await this.operations.offer(await this.#bind(request), terms, plan);
-    this.#mustBeGranted(offered.lease);
-    return offered;
+    const { lease, ...offered } = await this.operations.offer(this.#bind(request), terms, plan);
+    return { ...offered, lease: this.access.show(lease) };
   }
 
   async claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
-    const claimed = await this.operations.claim(await this.#bind(request), plan);
-    this.#mustBeGranted(claimed.value);
-    return claimed;
+    const { value, ...claimed } = await this.operations.claim(this.#bind(request), plan);
+    return { ...claimed, value: this.access.show(value) };
   }
 
   async claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
-    const bound: Request[] = [];
-    for (const request of requests) bound.push(await this.#bind(request));
-    const claimed = await this.operations.claimAll(bound, plan);
-    for (const lease of claimed.value) this.#mustBeGranted(lease);
-    return claimed;
+    const bound = requests.map((request) => this.#bind(request));
+    const { value, ...claimed } = await this.operations.claimAll(bound, plan);
+    return { ...claimed, value: value.map((lease) => this.access.show(lease)) };
   }
 
   async amend(
@@ -97,43 +108,45 @@ class BoundedOperations implements Operations {
     options: AmendOptions,
     plan: StackPlan,
   ): Promise<Committed<Lease>> {
-    await this.#mustBeChangeable(pool, leaseId);
-    const { tenant } = this.caller;
-    const { childPool } = changes;
-    const bound = tenant ? { ...changes, tenant, ...(childPool && { childPool: { ...childPool, tenant } }) } : changes;
-    return this.operations.amend(pool, leaseId, bound, options, plan);
+    const bound = this.#withTenant(changes);
+    const { value, ...amended } = await this.operations.amend(pool, leaseId, bound, options, plan);
+    return { ...amended, value: this.access.show(value) };
   }
 
-  async importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult> {
-    for (const { pool, leaseId } of options.missing ?? []) await this.#mustBeChangeable(pool, leaseId);
-    const given = new Map<ExistingLease, ExistingLease>();
-    for (const lease of leases) given.set(await this.#bind(lease), lease);
-    const { conflicts, ...result } = await this.operations.importLeases([...given.keys()], options, plan);
-    return { ...result, conflicts: conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })) };
+  async importLeases(
+    leases: ExistingLease[],
+    { missing = [], ...options }: ImportOptions,
+    plan: StackPlan,
+  ): Promise<ImportResult> {
+    const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
+    const pools = missing.map(({ childPool, ...lease }) => ({ ...lease, childPool: this.#withTenant(childPool) }));
+    const result = await this.operations.importLeases([...given.keys()], { ...options, missing: pools }, plan);
+    return {
+      added: result.added.map((lease) => this.access.show(lease)),
+      unchanged: result.unchanged.map((lease) => this.access.show(lease)),
+      conflicts: result.conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })),
+    };
   }
 
-  async close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {
-    await this.#mustBeChangeable(pool, leaseId);
+  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {
     return this.operations.close(pool, leaseId, options);
   }
 
-  async release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean> {
-    await this.#mustBeChangeable(pool, leaseId);
+  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean> {
     return this.operations.release(pool, leaseId, options);
   }
 
-  async withdraw(pool: string, leaseId: string): Promise<boolean> {
-    await this.#mustBeChangeable(pool, leaseId);
+  withdraw(pool: string, leaseId: string): Promise<boolean> {
     return this.operations.withdraw(pool, leaseId);
   }
 
-  async touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void> {
-    await this.#mustBeChangeable(pool, leaseId);
+  touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void> {
     return this.operations.touch(pool, leaseId, options);
   }
 
   async signTokens(leases: Lease[]): Promise<string[]> {
-    return this.operations.signTokens(leases.map((lease) => this.#mustBeOwn(lease)));
+    for (const lease of leases) this.#mustBeOwn(lease);
+    return this.operations.signTokens(leases);
   }
 
   openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
@@ -151,12 +164,12 @@ class BoundedOperations implements Operations {
   /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
     const lease = await this.operations.holder(name);
-    return lease && this.#isVisible(lease) ? lease : undefined;
+    return lease && this.access.maySee(lease) ? this.access.show(lease) : undefined;
   }
 
   async spec(name: string): Promise<PoolSpec | undefined> {
     const spec = await this.operations.spec(name);
-    if (spec && !this.#isReadable(spec)) throw this.#denied(describePool(name));
+    if (spec && !this.access.maySeePool(spec)) throw this.access.denied(describePool(name));
     return spec;
   }
 
@@ -173,18 +186,19 @@ class BoundedOperations implements Operations {
 
   async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
     await this.spec(pool);
-    return fillPage(
+    const leases = await fillPage(
       options.limit,
       (limit) => this.operations.leases(pool, limit === undefined ? options : { ...options, limit }),
-      (lease) => this.#isVisible(lease),
+      (lease) => this.access.maySee(lease),
     );
+    return leases.map((lease) => this.access.show(lease));
   }
 
   pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
     return fillPage(
       options.limit,
       (limit) => this.operations.pools(prefix, limit === undefined ? options : { ...options, limit }),
-      (spec) => this.#isReadable(spec),
+      (spec) => this.access.maySeePool(spec),
     );
   }
 
@@ -203,13 +217,13 @@ class BoundedOperations implements Operations {
 
   async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {
     await this.spec(pool);
-    return (await this.operations.history(pool, options)).filter((event) => this.#isOwnEvent(event));
+    return (await this.operations.history(pool, options)).filter((event) => isEventInBounds(this.caller, event));
   }
 
   /** Ids of other callers' events are missing in it. */
   async events(options: { after?: number; limit?: number }): Promise<EventPage> {
     const { events, last } = await this.operations.events(options);
-    return { events: events.filter((event) => this.#isOwnEvent(event)), last };
+    return { events: events.filter((event) => isEventInBounds(this.caller, event)), last };
   }
 
   identity(): Promise<StoreIdentity> {
@@ -221,7 +235,7 @@ class BoundedOperations implements Operations {
   }
 
   session(options: SessionOptions): Operations {
-    return new BoundedOperations(this.operations.session(options), this.caller);
+    return new BoundedOperations(this.operations.session(options), this.access, this.caller, this.sharedRanges);
   }
 
   end(): Promise<void> {
@@ -229,119 +243,72 @@ class BoundedOperations implements Operations {
   }
 
   async findSecret(): Promise<never> {
-    throw this.#denied("secrets of the store");
+    throw this.access.denied("secrets of the store");
   }
 
   async replaceSecret(): Promise<never> {
-    throw this.#denied("secrets of the store");
+    throw this.access.denied("secrets of the store");
   }
 
   async accessTokens(): Promise<never> {
-    throw this.#denied("access tokens");
+    throw this.access.denied("access tokens");
   }
 
   async findAccessToken(): Promise<never> {
-    throw this.#denied("access tokens");
+    throw this.access.denied("access tokens");
   }
 
   async putAccessToken(): Promise<never> {
-    throw this.#denied("access tokens");
+    throw this.access.denied("access tokens");
   }
 
   get webhooks(): never {
-    throw this.#denied("webhooks");
+    throw this.access.denied("webhooks");
   }
 
   async adoptIdentity(): Promise<never> {
-    throw this.#denied("the identity of the store");
+    throw this.access.denied("the identity of the store");
   }
 
   async fsck(): Promise<never> {
-    throw this.#denied("the store as a whole");
+    throw this.access.denied("the store as a whole");
   }
 
-  /** A request in the caller's bounds, with the caller's tenant. The same owner may have a lease of another tenant in a shared pool. */
-  async #bind<R extends Request>(request: R): Promise<R> {
-    const spec = await this.spec(request.pool);
-    if (!this.#isInBounds(request.pool)) throw this.#denied(describePool(request.pool));
+  /** The request with the tenant of the caller, whatever it says itself. */
+  #bind<R extends Request>(request: R): R {
     const { tenant } = this.caller;
-    if (!tenant || !spec) return request;
-    const held = await this.operations.find(request.pool, { owner: request.owner });
-    const isForAll = isOwnerForAllTenants(request.owner);
-    if (!isForAll || held?.state !== "offered") this.#mustBeOwn(held);
-    if (isForAll) return request;
+    if (!tenant) return request;
+    if (isOwnerForAllTenants(request.owner)) return this.#mustBeSharedRange(request);
     const { childPool } = request;
-    if (childPool === undefined) return { ...request, tenant };
-    const withTenant =
-      typeof childPool === "function"
-        ? (extents: Extent[]) => ({ ...childPool(extents), tenant })
-        : { ...childPool, tenant };
-    return { ...request, tenant, childPool: withTenant };
+    if (typeof childPool !== "function") return this.#withTenant(request);
+    return { ...request, tenant, childPool: (extents: Extent[]) => ({ ...childPool(extents), tenant }) };
   }
 
-  async #mustBeChangeable(pool: string, leaseId: string): Promise<void> {
-    const lease = await this.operations.find(pool, { leaseId });
-    if (!lease) return; // The pool itself refuses what is no longer current.
-    const isOwnRunner = lease.childPool !== undefined && lease.childPool === this.caller.pool;
-    if (!this.#isInBounds(pool) && !isOwnRunner) throw this.#denied(describePool(pool));
-    this.#mustBeOwn(lease);
+  #withTenant<T extends { tenant?: Tenant | null; childPool?: Request["childPool"] }>(given: T): T {
+    const { tenant } = this.caller;
+    if (!tenant) return given;
+    return { ...given, tenant, ...(given.childPool && { childPool: { ...given.childPool, tenant } }) };
   }
 
-  #mustBeGranted(lease: Lease): void {
-    if (!isOwnerForAllTenants(lease.owner)) this.#mustBeOwn(lease);
+  /** A range for all tenants is what the settings of the service say. */
+  #mustBeSharedRange<R extends Request>(request: R): R {
+    if (this.sharedRanges.some((known) => isDeepStrictEqual(known, request))) return request;
+    throw new OverlayError(
+      "ACCESS_DENIED",
+      `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
+      "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
+    );
   }
 
-  #mustBeOwn<L extends Lease | undefined>(lease: L): L {
-    if (lease && !this.#isOwn(lease)) throw this.#denied(`a lease in ${describePool(lease.pool)} of another tenant`);
-    return lease;
+  #mustBeOwn(lease: Lease): void {
+    if (!this.access.mayChange(lease))
+      throw this.access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
   }
 
   #mustBeVisible(lease: Lease | undefined): Lease | undefined {
-    if (lease && !this.#isVisible(lease)) throw this.#denied(`a lease in ${describePool(lease.pool)}`);
-    return lease;
-  }
-
-  #isOwnEvent(event: Event): boolean {
-    return isEventInBounds(this.caller, event);
-  }
-
-  #isOwn({ tenant }: { tenant?: Tenant }): boolean {
-    return this.caller.tenant === undefined || isSameTenant(tenant, this.caller.tenant);
-  }
-
-  /** Its own leases, and leases of networks and runners without a tenant, which own the pools that it may use. */
-  #isVisible(lease: Lease): boolean {
-    const ownsPool = lease.childPool !== undefined && lease.tenant === undefined;
-    const isNear = this.#isInBounds(lease.pool) || (lease.childPool !== undefined && this.#isInBounds(lease.childPool));
-    return isNear && (this.#isOwn(lease) || ownsPool);
-  }
-
-  #isReadable(spec: PoolSpec): boolean {
-    return (this.#isInBounds(spec.name) || this.#isParent(spec.name)) && !isOfOtherTenant(spec, this.caller.tenant);
-  }
-
-  #isInBounds(name: string): boolean {
-    return isPoolInBounds(this.caller, name);
-  }
-
-  /** The network of the runner to whose subnet the caller is bound. */
-  #isParent(name: string): boolean {
-    const runner = runnerOfPool(this.caller.pool ?? "");
-    return runner !== undefined && name === networkPool(runner.network);
-  }
-
-  #denied(what: string): OverlayError {
-    const { name, tenant, network, pool } = this.caller;
-    const bounds = [
-      ...(tenant ? [`tenant ${tenant.org}/${tenant.project}`] : []),
-      ...(network === undefined ? [] : [`network ${network}`]),
-      ...(pool === undefined ? [] : [describePool(pool)]),
-    ];
-    return new OverlayError(
-      "ACCESS_DENIED",
-      `Access token ${name} is bound to ${bounds.join(" and ")}, and may not use ${what}.`,
-      "Use a token without this bound.",
-    );
+    if (!lease) return undefined;
+    if (!this.access.maySee(lease)) throw this.access.denied(`a lease in ${describePool(lease.pool)}`);
+    return this.access.show(lease);
   }
 }
 

@@ -1,4 +1,5 @@
 import { isOverlayError } from "../errors";
+import { toTimeText } from "../format-time";
 import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
@@ -132,11 +133,11 @@ async function offerLease(
 }
 
 const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up restores what is missing.`;
+  `${type} ${owner.split("::").at(-1)}: a delete that began at ${toTimeText(deletingSince!)} was not finished. Up restores what is missing.`;
 
 /** The owner already has a committed lease: from a create that failed, or from another stack of the same name. */
 const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${new Date(createdAt).toISOString()}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
+  `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${toTimeText(createdAt)}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
 
 const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
   isEqual(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
+import { toTimeText } from "../format-time";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Changes, isCommitted, type Lease, type Pool } from "../pool/types";
 import { type Definition, targetsOf } from "../resource";
@@ -138,7 +139,7 @@ export async function deleteWithoutLease(
 
 /** The lease id differs from the state: another state has claimed the lease since, such as that of a stack of the same name. */
 const takenOverWarning = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is not released.`;
+  `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${toTimeText(updatedAt)}${by ? ` by ${by}` : ""} (${leaseId}), and is not released.`;
 
 /** A later run has taken the lease over, and stored its own data. */
 const ignoreFenced = (error: unknown): void => {

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError } from "../errors";
+import { toTimeText } from "../format-time";
 import { type Extent, isCommitted, isWithinQuota, type Lease, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
@@ -145,9 +146,7 @@ export class Lifecycle {
     const { found, isComplete } = await readDrift(this.def, this.deps, pool, props, owned);
     if (lease && isComplete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
     const notes = [
-      ...(lease?.deletingSince
-        ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and did not finish`]
-        : []),
+      ...(lease?.deletingSince ? [`a delete began at ${toTimeText(lease.deletingSince)} and did not finish`] : []),
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
       ...(hasAllOutputs(this.def, props) ? [] : ["the last up did not finish"]),
     ];

@@ -1,5 +1,6 @@
 import { formatNumberRange, formatRange } from "../addressing/ip";
 import { type Code, OverlayError } from "../errors";
+import { formatTime } from "../format-time";
 import { isForgotten, isSameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
@@ -32,12 +33,15 @@ export const formatExtents = (kind: PoolSpec["kind"], extents: Extent[]): string
 const describeValues = (spec: PoolSpec, extents: Extent[]): string =>
   `${KINDS[spec.kind].noun} ${formatExtents(spec.kind, extents)}`;
 
-const formatTime = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z/, "Z");
-
-const describeHolders = (spec: PoolSpec, leases: Lease[]): string =>
-  leases
-    .map((lease) => `${formatExtents(spec.kind, lease.extents)} ${lease.owner} (${describeState(lease)})`)
-    .join("; ");
+/** Leases without values are those that the reader may not see: their owner is only a word, such as "another tenant". */
+function describeHolders(spec: PoolSpec, leases: Lease[]): string {
+  const texts = leases.map((lease) =>
+    lease.extents.length === 0
+      ? lease.owner
+      : `${formatExtents(spec.kind, lease.extents)} ${lease.owner} (${describeState(lease)})`,
+  );
+  return [...new Set(texts)].join("; ");
+}
 
 const describeState = ({ state, lastSeen }: Lease): string =>
   state === "offered" ? "promised in a preview" : `last seen ${formatTime(lastSeen)}`;
@@ -45,7 +49,7 @@ const describeState = ({ state, lastSeen }: Lease): string =>
 export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${formatExtent("space", want)} overlaps ${formatExtents("space", holder.extents)}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
+      ? `${formatExtent("space", want)} overlaps ${formatExtents("space", holder.extents) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
       : `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
@@ -109,6 +113,21 @@ export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
     KINDS[spec.kind].outside,
     `${capitalize(describeValues(spec, [want]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
     "Request one inside it.",
+  );
+
+/** A child pool with values that its lease does not have. */
+export const outsideLeaseError = (spec: PoolSpec, lease: Lease): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].outside,
+    `${capitalize(describePool(spec.name))} would give out ${formatExtents(spec.kind, spec.extents)}, which is not all in what ${lease.owner} holds for it.`,
+    "Give the pool values of its lease only.",
+  );
+
+export const addressSpaceError = (name: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${capitalize(describePool(name))} belongs to no lease.`,
+    "Choose another name for the pool.",
   );
 
 export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
@@ -288,5 +307,6 @@ export const sharingConflictError = (
     "Use the same sharing key and tenant, or another address.",
   );
 
-export const quarantineWarning = (spec: PoolSpec, lease: Lease): string =>
-  `${capitalize(describeValues(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;
+/** `lease`: the quarantined one, as its reader may see it. */
+export const quarantineWarning = (spec: PoolSpec, extents: Extent[], lease: Lease): string =>
+  `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;

@@ -1,4 +1,5 @@
 import type { OverlayError } from "../errors";
+import type { Access } from "./access";
 import type {
   Administration,
   AmendOptions,
@@ -51,7 +52,9 @@ export interface Operations extends Queries, LeaseChanges, Tokens, Administratio
 }
 
 export interface SessionOptions {
-  actor: string;
+  actor?: string;
+  /** What the user may see and change; by default, as much as the user of these operations. */
+  access?: Access;
   /** Seconds: at most, and by default, that of the process. */
   offerTtl?: number;
   /** Seconds: at least, and by default, that of the process. */

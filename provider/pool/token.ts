@@ -1,5 +1,6 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
+import { toTimeText } from "../format-time";
 import type { ExpectedToken, Grant, Lease, Tokens } from "./types";
 
 /**
@@ -121,7 +122,7 @@ const otherRunnerError = (grant: Grant, runner: string): OverlayError =>
 export const tokenExpiredError = ({ expiresAt, runner }: Grant): OverlayError =>
   new OverlayError(
     "TOKEN_EXPIRED",
-    `The token for runner ${runner} ended at ${new Date(expiresAt!).toISOString()}.`,
+    `The token for runner ${runner} ended at ${toTimeText(expiresAt!)}.`,
     "Reserve again, with a longer ttl if need be.",
   );
 

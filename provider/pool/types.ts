@@ -146,7 +146,7 @@ export interface LeaseEnd {
 }
 
 /** The holder of a quarantined value before its lease ended. It can get the value again. */
-export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
+export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen" | "tenant">;
 
 /** Held by its owner; not an offer, not quarantined, not ended. */
 export const isCommitted = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";

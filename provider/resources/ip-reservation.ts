@@ -2,6 +2,7 @@ import { z } from "zod";
 import { addressBits, familyOf, formatCidr, formatIp, parseIp, parseRange } from "../addressing/ip";
 import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
+import { toTimeText } from "../format-time";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
@@ -132,7 +133,7 @@ export const ipReservation = defineResource({
   leaseOutputs: async (_props, lease, { token }) => ({
     token: await token(lease),
     state: lease.state,
-    expiresAt: lease.expiresAt === undefined ? undefined : new Date(lease.expiresAt).toISOString(),
+    expiresAt: lease.expiresAt === undefined ? undefined : toTimeText(lease.expiresAt),
   }),
   sourcePool: {
     changeInRun: ({ runner, pool }, spec) =>

@@ -146,6 +146,10 @@ export function tenantBlockLeases(
   ];
 }
 
+/** The leases of all shared ranges. They belong to no tenant. */
+export const sharedRangeLeases = (tenantDefaults: TenantDefaults): ExistingLease[] =>
+  Object.entries(tenantDefaults).map(([type, { range }]) => sharedRangeRequest(type, range));
+
 const sharedRangeRequest = (type: string, range: Extent) => ({
   pool: DEFAULT_SPACE,
   owner: sharedRangeName(type),

@@ -65,7 +65,7 @@ export class Admission {
     const { limits, tokenKeys, tenantDefaults, authenticator } = this.service;
     if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
     requireScope(caller, scope);
-    const pool = openSession(this.service.pool, caller);
+    const pool = openSession(this.service.pool, caller, { tenantDefaults });
     const name = authenticator && { caller: caller.name };
     return { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
   }

@@ -200,7 +200,7 @@ export const API = {
   }),
 
   touch: define({
-    input: z.strictObject({ ...place, ttl: wire.count.exactOptional() }),
+    input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
     output: nothing,
     scope: "deploy",
     run: async (operations, { pool, leaseId, ...options }) => {
@@ -262,7 +262,7 @@ export const API = {
     input: z.strictObject({
       pool: wire.poolName,
       owner: wire.text.exactOptional(),
-      after: wire.bigint.exactOptional(),
+      after: wire.value.exactOptional(),
       limit: wire.count.max(PAGE),
     }),
     output: z.object({ leases: z.array(wire.lease) }),
@@ -316,7 +316,7 @@ export const API = {
   history: define({
     input: z.strictObject({
       pool: wire.poolName,
-      after: z.number().exactOptional(),
+      after: wire.time.exactOptional(),
       limit: wire.count.max(MOST_EVENTS).exactOptional(),
     }),
     output: z.object({ events: z.array(wire.event) }),
@@ -354,8 +354,8 @@ export type OutputOf<N extends ProcedureName> = z.output<(typeof API)[N]["output
 /** The settings of the client. Those of the service limit them: see `SessionOptions`. */
 export const session = z.strictObject({
   actor: wire.text.max(500),
-  offerTtl: wire.count,
-  quarantine: wire.count,
+  offerTtl: wire.seconds,
+  quarantine: wire.seconds,
   seed: wire.text.exactOptional(),
   place: wire.text.exactOptional(),
 });

@@ -71,7 +71,8 @@ export class RemoteOperations implements Operations {
     return this.permitted.whyNoClaims;
   }
 
-  session(options: SessionOptions): RemoteOperations {
+  session({ access, ...options }: SessionOptions): RemoteOperations {
+    if (access) throw access.denied(`the service at ${this.client.place}, which has access tokens of its own`);
     return new RemoteOperations(this.transport, { ...this.client, ...options }, this.permitted, true);
   }
 

@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { MAX_IP } from "../../addressing/ip";
 import { CODES, type Code, OverlayError } from "../../errors";
 import { isExtent, isJson, isLeaseId, isPoolName, isPort, isRequestId, isText, isUid, isWord } from "../storage/fields";
 import { extentCodec } from "../storage/records";
@@ -43,7 +44,10 @@ export const poolName = z.string().refine(isPoolName, "must be the name of a poo
 const word = z.string().refine(isWord, "must be a word");
 const uid = z.string().refine(isUid, "must be a uid");
 export const leaseId = z.string().refine(isLeaseId, "must be a lease id");
-const time = z.number().min(0);
+/** Not limited: the store may have later ones. */
+export const time = z.number().min(-1);
+/** Seconds of a ttl or a quarantine: at most ten years, so that every time in the store is one that can be shown. */
+export const seconds = z.number().int().min(0).max(315_360_000, "must be seconds, at most ten years");
 export const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
 const json = z.custom<Json>((value) => value !== undefined && isJson(value), "must be JSON with plain text");
 const labels = z.record(text, text).refine((map) => Object.keys(map).length <= MOST, `must have at most ${MOST}`);
@@ -54,9 +58,12 @@ export const bigint = z.codec(z.string().regex(/^-?\d{1,40}$/, "must be a whole 
   encode: String,
 });
 
+/** A value of a pool, or -1: before the first one. */
+export const value = bigint.refine((value) => -1n <= value && value <= MAX_IP, "must be a value of a pool");
+
 export const extent = z.codec(
   z.string().refine(isExtent, "must be FIRST-LAST in hexadecimal"),
-  z.object({ first: z.bigint().min(0n), last: z.bigint() }),
+  z.object({ first: z.bigint().min(0n), last: z.bigint().max(MAX_IP) }),
   {
     decode: (hexadecimal, context): Extent => {
       try {
@@ -95,7 +102,9 @@ export const poolSpec = fieldsOf<PoolSpec>()({
   reclaimAfter: z.number().exactOptional(),
   data: json.exactOptional(),
 });
-export const givenSpec = poolSpec.strict();
+export const givenSpec = poolSpec
+  .extend({ warnAtPercent: z.number().min(0).max(100).exactOptional(), reclaimAfter: seconds.exactOptional() })
+  .strict();
 
 /** An owner of leases that a client makes. The service itself is the owner of others. */
 const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
@@ -125,11 +134,11 @@ export const request = fieldsOf<Omit<Request, "by">>()({
     .union([givenSpec, z.literal("ask").describe("It follows from the extents: see the question `childPool`.")])
     .exactOptional(),
   want: extents.exactOptional(),
-  size: bigint.refine((size) => size > 0n, "must be positive").exactOptional(),
+  size: bigint.refine((size) => 0n < size && size <= MAX_IP, "must be positive, and less than 2^128").exactOptional(),
   within: extent.exactOptional(),
   also: extents.exactOptional(),
   onPortConflict: z.enum(["fail", "anotherAddress"]).exactOptional(),
-  ttl: count.exactOptional(),
+  ttl: seconds.exactOptional(),
 }).strict();
 
 export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
@@ -151,7 +160,7 @@ export const changes = fieldsOf<Omit<Changes, "by">>()({
   tenant: tenant.nullable().exactOptional(),
   owner: owner.exactOptional(),
   state: z.enum(["reserved", "used"]).exactOptional(),
-  ttl: count.nullable().exactOptional(),
+  ttl: seconds.nullable().exactOptional(),
   extents: extents.exactOptional(),
   sharingKey: text.nullable().exactOptional(),
   ports: ports.exactOptional(),
@@ -180,7 +189,7 @@ export const by: z.ZodType<By> = z.union([
   z.strictObject({ leaseId }),
   z.strictObject({ uid }),
   z.strictObject({ owner: text }),
-  z.strictObject({ value: bigint }),
+  z.strictObject({ value }),
   z.strictObject({ name: text }),
 ]);
 
@@ -191,6 +200,7 @@ const previousHolder = fieldsOf<PreviousHolder>()({
   leaseId,
   createdAt: time,
   lastSeen: time,
+  tenant: tenant.exactOptional(),
 });
 
 const leaseEnd = fieldsOf<LeaseEnd>()({

@@ -7,6 +7,7 @@ import { omitUndefined } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Changes, type Condition, dataEntries, type Event, isCommitted, type Lease } from "../types";
+import { mustBeChangeable } from "./access";
 import { choose, type GrantContext, mustKeepQuota, portEvictor } from "./choose";
 import { endLease, expireLease, quarantineEnd } from "./end-lease";
 import { mustBeOfTenant, mustBeUnused } from "./pools";
@@ -21,9 +22,17 @@ export async function findCurrent(tx: WriteBuffer, pool: string, leaseId: string
   return lease?.leaseId === leaseId && isLive(lease, tx.now) ? lease : undefined;
 }
 
+/** The same for a change: rejects if the user may not change it. */
+async function findChangeable(tx: WriteBuffer, pool: string, leaseId: string): Promise<Lease | undefined> {
+  const lease = await findCurrent(tx, pool, leaseId);
+  if (lease) mustBeChangeable(tx, lease);
+  return lease;
+}
+
 async function mustBeCurrent(tx: WriteBuffer, pool: string, leaseId: string): Promise<Lease> {
   const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
   if (lease?.leaseId !== leaseId || ["quarantined", "ended"].includes(lease.state)) throw fencedError(pool, leaseId);
+  mustBeChangeable(tx, lease);
   if (isExpired(lease, tx.now)) throw leaseExpiredError(lease);
   return lease;
 }
@@ -126,7 +135,7 @@ async function freezePool(tx: WriteBuffer, name: string): Promise<void> {
 }
 
 export async function release(tx: WriteBuffer, pool: string, leaseId: string, onlyIf?: Condition): Promise<boolean> {
-  const lease = await findCurrent(tx, pool, leaseId);
+  const lease = await findChangeable(tx, pool, leaseId);
   if (!lease || (onlyIf && !isMet(lease, onlyIf))) return false;
   if (isCommitted(lease)) await appendHistory(tx, "released", lease);
   await endLease(tx, lease, quarantineEnd(tx, lease));
@@ -135,7 +144,7 @@ export async function release(tx: WriteBuffer, pool: string, leaseId: string, on
 
 /** Ends an offer. false: it is not one any more. */
 export async function withdraw(tx: WriteBuffer, pool: string, leaseId: string): Promise<boolean> {
-  const lease = await findCurrent(tx, pool, leaseId);
+  const lease = await findChangeable(tx, pool, leaseId);
   if (lease?.state !== "offered") return false;
   await endLease(tx, lease, quarantineEnd(tx, lease));
   return true;

@@ -26,7 +26,16 @@ import {
 } from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
-import { appendHistory, holdersOf, isByValue, isExpired, noCounts, occupies, sharingKeyOf } from "../storage/leases";
+import {
+  appendHistory,
+  holdersOf,
+  isByValue,
+  isExpired,
+  isInactive,
+  noCounts,
+  occupies,
+  sharingKeyOf,
+} from "../storage/leases";
 import type { Counts } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import {
@@ -38,6 +47,7 @@ import {
   type PoolSpec,
   type Request,
 } from "../types";
+import { isOwnedBy, mayChange, show } from "./access";
 import {
   endLease,
   expireLease,
@@ -160,28 +170,37 @@ async function evictOrReject(
   choice: Choice,
 ): Promise<void> {
   const { request } = context;
-  const own = holder.owner === request.owner;
+  const own = isOwnedBy(tx, holder, request.owner);
   const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
   if (isExpired(holder, tx.now)) return await expireLease(tx, holder, NO_QUARANTINE, request.owner);
-  if (holder.state === "quarantined" && !own) choice.warnings.push(quarantineWarning(spec, holder));
+  if (holder.state === "quarantined" && !own)
+    choice.warnings.push(quarantineWarning(spec, holder.extents, show(tx, holder)));
   if (isPreemptible(tx, holder, request.owner) || (own && holder.state === "offered"))
     return await endLease(tx, holder, NO_QUARANTINE, end);
   const key = sharingKeyOf(request);
   if (key !== undefined && key === sharingKeyOf(holder) && sameExtents(holder.extents, request.want!)) return;
-  if (isCommitted(holder) && (context.willRelease(holder) || mayTake(request, holder)))
+  if (
+    isCommitted(holder) &&
+    mayChange(tx, holder) &&
+    (context.willRelease(show(tx, holder)) || mayTake(request, holder))
+  )
     return await preempt(tx, spec, context, holder, "handed over", choice);
   if (isInactive(tx, spec, holder) && !(await pickFree(tx, spec, pickerFor(context), 1n)))
     return await preempt(tx, spec, context, holder, "reclaimed", choice);
-  const isOfNeighbour = holder.state === "offered" && isSameStack(holder.owner, request.owner) && !isByValue(holder);
+  const isOfNeighbour =
+    holder.state === "offered" &&
+    mayChange(tx, holder) &&
+    isSameStack(holder.owner, request.owner) &&
+    !isByValue(holder);
   if (context.refuseLater && isOfNeighbour && (await hasOtherRoom(tx, spec, context, holder))) {
     context.refuseLater(keptForValueError(spec, extent, holder, request.owner));
     return await endLease(tx, holder, NO_QUARANTINE, end);
   }
   if (holder.sharingKey !== undefined && key !== undefined)
-    throw sharingConflictError(spec, extent, request.sharingKey, holder);
+    throw sharingConflictError(spec, extent, request.sharingKey, show(tx, holder));
   throw context.wasPreviewed
-    ? planStaleError(spec, extent, holder, request.owner)
-    : takenError(spec, extent, holder, request.owner);
+    ? planStaleError(spec, extent, show(tx, holder), request.owner)
+    : takenError(spec, extent, show(tx, holder), request.owner);
 }
 
 /** Whether the next run can offer this holder another value. Otherwise the two owners would evict each other for ever. */
@@ -208,7 +227,7 @@ export const portEvictor =
       await endLease(tx, holder, NO_QUARANTINE, { reason: "taken", takenBy: request.owner });
       return true;
     }
-    if (!mayTake(request, holder)) return false;
+    if (!mayChange(tx, holder) || !mayTake(request, holder)) return false;
     await preempt(tx, spec, context, holder, "handed over", choice);
     return true;
   };
@@ -224,9 +243,9 @@ async function preempt(
 ): Promise<void> {
   const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
   const waiter = await waiterOf(tx, holder);
-  if (waiter && waiter.owner !== request.owner) {
+  if (waiter && !isOwnedBy(tx, waiter, request.owner)) {
     if (!isPreemptible(tx, waiter, request.owner))
-      throw (wasPreviewed ? planStaleError : takenError)(spec, holder.extents[0]!, waiter, request.owner);
+      throw (wasPreviewed ? planStaleError : takenError)(spec, holder.extents[0]!, show(tx, waiter), request.owner);
     await endLease(tx, waiter, NO_QUARANTINE, end);
   }
   if (isClaim || !isCommitted(holder)) {
@@ -234,12 +253,6 @@ async function preempt(
     await endLease(tx, holder, NO_QUARANTINE, end);
   } else choice.waitsFor.add(holder.uid);
 }
-
-const isInactive = ({ now }: WriteBuffer, { reclaimAfter }: PoolSpec, lease: Lease): boolean =>
-  reclaimAfter !== undefined &&
-  isCommitted(lease) &&
-  lease.expiresAt === undefined &&
-  now - lease.lastSeen >= reclaimAfter * 1000;
 
 async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, context: GrantContext): Promise<Choice> {
   const { request } = context;
@@ -276,8 +289,9 @@ async function findRoom(
     if (found) return found;
     if (await expireOverdue(tx, spec.name)) continue;
     const [type, holder] = await pickVictim(tx, spec, zone, owner);
-    if (!holder) throw exhaustedError(spec, await heldLeases(tx, spec.name, 5, true));
-    if (type === "r" && holder.owner !== owner) choice.warnings.push(quarantineWarning(spec, holder));
+    if (!holder) throw await noRoomError(tx, spec);
+    if (type === "r" && holder.owner !== owner)
+      choice.warnings.push(quarantineWarning(spec, holder.extents, show(tx, holder)));
     if (type === "h") {
       await preempt(tx, spec, context, holder, "reclaimed", choice);
       if (choice.waitsFor.has(holder.uid)) return holder.extents[0]!;
@@ -286,6 +300,14 @@ async function findRoom(
       choice.evicted.push(holder);
     }
   }
+}
+
+async function noRoomError(tx: WriteBuffer, spec: PoolSpec): Promise<OverlayError> {
+  const oldest = await heldLeases(tx, spec.name, 5, true);
+  return exhaustedError(
+    spec,
+    oldest.map((lease) => show(tx, lease)),
+  );
 }
 
 const pickerFor = ({ request: { owner }, seed }: GrantContext): Picker => ({ owner, seed: seed });
@@ -332,7 +354,7 @@ async function oldestVictim(
 async function canBeReclaimed(tx: WriteBuffer, lease: Lease, owner: string): Promise<boolean> {
   if (lease.childPool !== undefined && (await heldLeases(tx, lease.childPool, 1)).length > 0) return false;
   const waiter = await waiterOf(tx, lease);
-  return !waiter || waiter.owner === owner || isPreemptible(tx, waiter, owner);
+  return !waiter || isOwnedBy(tx, waiter, owner) || isPreemptible(tx, waiter, owner);
 }
 
 async function otherOffers(tx: WriteBuffer, spec: PoolSpec, except: string): Promise<Lease[]> {

@@ -24,6 +24,7 @@ import type { Allocation } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Extent, isCommitted, type Lease, type LeaseEnd, type PreviousHolder } from "../types";
+import { mayChange, show } from "./access";
 import { toEndRecord } from "./end-records";
 import { dropPool } from "./pools";
 
@@ -112,8 +113,9 @@ export function previousHolder({
   leaseId,
   createdAt,
   lastSeen,
+  tenant,
 }: Lease): PreviousHolder {
-  return quarantinedFor ?? { owner, type, uid, leaseId, createdAt, lastSeen };
+  return quarantinedFor ?? { owner, type, uid, leaseId, createdAt, lastSeen, ...(tenant && { tenant }) };
 }
 
 /** Ends an expired lease. Its quarantine counts from the moment of expiry, not from now. */
@@ -165,9 +167,12 @@ async function updateSoonest(tx: WriteBuffer, pool: string): Promise<void> {
  * Whether a lease may be ended in favour of a request for its values, or if the pool is full: a quarantined lease, or an offer of an earlier
  * run of the same stack to a resource that this run has not checked. Other offers are kept until they expire.
  */
-export const isPreemptible = ({ options }: WriteBuffer, lease: Lease, to?: string): boolean =>
+export const isPreemptible = (tx: WriteBuffer, lease: Lease, to?: string): boolean =>
   lease.state === "quarantined" ||
-  (lease.state === "offered" && to !== undefined && options.isAbandoned?.(lease, to) === true);
+  (lease.state === "offered" &&
+    to !== undefined &&
+    mayChange(tx, lease) &&
+    tx.options.isAbandoned?.(show(tx, lease), to) === true);
 
 /** Leases, and rows of the expiry index, that are read at once. */
 const OVERDUE_PAGE = 100;

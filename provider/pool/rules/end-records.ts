@@ -25,14 +25,15 @@ export function toEndRecord(
   end: LeaseEnd | undefined,
   until?: number,
 ): Lease | undefined {
-  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
+  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo, tenant } =
+    lease;
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "quarantined" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
   const ownQuarantine = lease.quarantinedFor ? undefined : lease.quarantinedUntil;
   const rest = state === "quarantined" ? lease.expiresAt : state === "offered" ? ownQuarantine : until;
   return omitUndefined<Lease>({
-    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
+    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo, tenant },
     state: "ended",
     updatedAt: at,
     expiresAt: at + END_KEPT_MS,

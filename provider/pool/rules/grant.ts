@@ -7,7 +7,6 @@ import {
   isByValue,
   isExpired,
   isLive,
-  leasesOfOwner,
   newLeaseId,
   newUid,
   noCounts,
@@ -20,6 +19,7 @@ import { omitUndefined, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
+import { isOwnedBy, leasesOfRequester, ownLeases, show } from "./access";
 import { amend } from "./amend";
 import {
   answersRequest,
@@ -43,7 +43,7 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   const { request } = context;
   const pool = await requirePool(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
-  const kept = (await leasesOfOwner(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
+  const kept = (await leasesOfRequester(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
   const all = withoutOutdated(context, kept);
   const mine = all.filter(({ state }) => state !== "ended");
   const found = await findOwn(tx, pool.spec, request, mine);
@@ -120,8 +120,9 @@ async function recallPromise(
   if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
   const isOfOtherPool = broken.end?.reason === "pool deleted" && !isShownTo(broken, request.program);
   if (inUp && isOfOtherPool) return [undefined, []];
-  if (inUp) throw promiseBrokenError(spec, broken, holder);
-  return [undefined, [promiseBrokenWarning(spec, broken, holder)]];
+  const [lost, holding] = [show(tx, broken), holder && show(tx, holder)];
+  if (inUp) throw promiseBrokenError(spec, lost, holding);
+  return [undefined, [promiseBrokenWarning(spec, lost, holding)]];
 }
 
 /**
@@ -136,11 +137,11 @@ async function recallHeld(
   broken?: Lease,
 ): Promise<Extent[] | undefined> {
   if (request.want) return undefined;
-  const former = request.formerOwner ? await leasesOfOwner(tx, request.pool, request.formerOwner) : [];
+  const former = request.formerOwner ? await ownLeases(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isCommitted(lease) && isLive(lease, tx.now));
   const mayHave = (lease: Lease) =>
     lease.uid === held?.uid ||
-    (lease.state === "quarantined" ? lease.owner === request.owner : isPreemptible(tx, lease, request.owner));
+    (lease.state === "quarantined" ? isOwnedBy(tx, lease, request.owner) : isPreemptible(tx, lease, request.owner));
   const canHave = async (extents: Extent[], mayHaveFrom: (holder: Lease) => boolean): Promise<boolean> => {
     if (!answersRequest({ extents }, request) || !canGive(spec, request, extents)) return false;
     return (await liveHoldersOf(tx, spec, extents)).every(mayHaveFrom);
@@ -184,7 +185,7 @@ export async function claim(tx: WriteBuffer, context: GrantContext): Promise<Lea
   const { request } = context;
   const pool = await requirePool(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
-  const all = await leasesOfOwner(tx, request.pool, request.owner);
+  const all = await leasesOfRequester(tx, request.pool, request.owner);
   const mine = all.filter(({ state }) => state !== "ended");
   const held = request.idempotent ? mine.find((lease) => isCommitted(lease) && isLive(lease, tx.now)) : undefined;
   if (held) return await claimAgain(tx, pool.spec, request, held);

@@ -8,7 +8,6 @@ import {
   holdersOf,
   isExpired,
   isLive,
-  leasesOfOwner,
   newLeaseId,
   newUid,
   sharingKeyOf,
@@ -25,6 +24,7 @@ import {
   type MissingPool,
   type PoolSpec,
 } from "../types";
+import { mayChange, mustBeChangeable, ownLeases, show } from "./access";
 import { amend } from "./amend";
 import { endLease, expireLease } from "./end-lease";
 import { mustBeOfTenant, requirePool } from "./pools";
@@ -33,7 +33,8 @@ import { takePorts } from "./share";
 
 /**
  * Adds leases that exist outside the store: from Pulumi's state after a loss, or from a list of addresses in use. Their values are given,
- * quotas do not apply, and offers and quarantined leases on them are ended. A conflict with a committed lease stops the whole import.
+ * quotas do not apply, and offers and quarantined leases on them are ended. A conflict with a committed lease stops the whole import, and so does a
+ * lease that the user may not have.
  */
 export async function importLeases(
   tx: WriteBuffer,
@@ -48,7 +49,7 @@ export async function importLeases(
       if (same) result.unchanged.push(same);
       else result.added.push(await importLease(tx, existing));
     } catch (error) {
-      if (!isOverlayError(error)) throw error;
+      if (!isOverlayError(error) || error.code === "ACCESS_DENIED") throw error;
       result.conflicts.push({ lease: existing, error });
     }
   }
@@ -63,10 +64,11 @@ async function findMatching(
 ): Promise<Lease | undefined> {
   const candidates = identity
     ? await getLeases(tx, pool, [identity.uid])
-    : (await leasesOfOwner(tx, pool, owner)).filter(({ extents }) => sameExtents(extents, want));
+    : (await ownLeases(tx, pool, owner)).filter(({ extents }) => sameExtents(extents, want));
   const held = candidates.find((lease) => isCommitted(lease) && isLive(lease, tx.now));
   const lease = held ?? (identity && candidates[0]);
   if (!lease || !identity) return lease;
+  mustBeChangeable(tx, lease);
   const same = held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, want);
   if (same) return lease;
   const { spec } = await requirePool(tx, pool, true);
@@ -92,7 +94,9 @@ async function importLease(tx: WriteBuffer, existing: ExistingLease): Promise<Le
   return lease;
 }
 
-const isHeldNow = (tx: WriteBuffer, lease: Lease): boolean => isCommitted(lease) && isLive(lease, tx.now);
+/** An import ends offers, but not those that its user may not change. */
+const isHeldNow = (tx: WriteBuffer, lease: Lease): boolean =>
+  isLive(lease, tx.now) && (isCommitted(lease) || !mayChange(tx, lease));
 
 /** Holders of its values that must be ended for it. Leases that share the value with it are not among them. */
 async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, existing: ExistingLease): Promise<Lease[]> {
@@ -101,7 +105,7 @@ async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, existing: Exi
     if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
     const strangers = (await holdersOf(tx, spec.name, extent)).filter((lease) => !isSharedWith(lease, existing));
     const holder = strangers.find((lease) => isHeldNow(tx, lease));
-    if (holder) throw takenError(spec, extent, holder, existing.owner);
+    if (holder) throw takenError(spec, extent, show(tx, holder), existing.owner);
     found.push(...strangers);
   }
   return found;
@@ -123,7 +127,7 @@ async function nameHolders(tx: WriteBuffer, { names = [], childPool }: ExistingL
 
 async function holderOf(tx: WriteBuffer, name: string, place?: { pool: string; uid: string }): Promise<Lease[]> {
   const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
-  if (holder && isHeldNow(tx, holder)) throw nameTakenError(name, holder);
+  if (holder && isHeldNow(tx, holder)) throw nameTakenError(name, show(tx, holder));
   return holder ? [holder] : [];
 }
 

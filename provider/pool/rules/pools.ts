@@ -10,6 +10,7 @@ import { extentCodec, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { isCommitted, type Lease, type PoolSpec, type Tenant } from "../types";
+import { mustBeUsable, show } from "./access";
 import { firstEndRecord, keepEndRecords } from "./end-records";
 
 /** Pools: each is the child pool of a lease and is dropped with it. Only address spaces have no such lease. */
@@ -29,6 +30,7 @@ export async function findPool(tx: WriteBuffer, name: string): Promise<PoolRecor
 /** The pool for a request; rejects if there is none. */
 export async function requirePool(tx: WriteBuffer, name: string, forClaim: boolean): Promise<PoolRecord> {
   const pool = await findPool(tx, name);
+  mustBeUsable(tx, name, pool?.spec);
   if (!pool) throw poolMissingError(name);
   if (forClaim && pool.closing) throw poolMissingError(name, "is being deleted");
   if (forClaim && pool.until !== undefined) throw poolMissingError(name, "exists only in a preview so far");
@@ -80,7 +82,9 @@ export async function heldLeases(tx: WriteBuffer, pool: string, limit: number, w
 
 export async function mustBeUnused(tx: WriteBuffer, name: string): Promise<void> {
   const holders = await heldLeases(tx, name, 10);
-  if (holders.length) throw poolInUseError(await specOf(tx, name), holders, "still has leases");
+  if (holders.length === 0) return;
+  const shown = holders.map((lease) => show(tx, lease));
+  throw poolInUseError(await specOf(tx, name), shown, "still has leases");
 }
 
 /** Removes an unused pool, with its offers and quarantined leases. Its history is kept for some time, and so are end records. */

@@ -1,10 +1,19 @@
-import { nameTakenError, poolInUseError, ttlWithPoolError } from "../errors";
-import { fits } from "../extents";
+import { SPACES } from "../../pool-names";
+import {
+  addressSpaceError,
+  nameTakenError,
+  outsideLeaseError,
+  poolInUseError,
+  takenError,
+  ttlWithPoolError,
+} from "../errors";
+import { covers, fits, overlapsAny, sameExtents } from "../extents";
 import { leaseKey, leasesOf, nameKey, poolKey } from "../storage/keys";
 import { isExpired, isLive, occupies, replaceLease, replaceRows, specOf } from "../storage/leases";
 import { type PoolRecord, specText } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
+import { isOwnedBy, mustBeHoldable, mustBeNameable, mustBeOpenable, show } from "./access";
 import { endLease, expireLease, isPreemptible, NO_QUARANTINE, quarantineEnd } from "./end-lease";
 import { createPool, dropFreeRows, dropPool, freeRows } from "./pools";
 
@@ -21,15 +30,21 @@ export async function putLease(
 ): Promise<Lease> {
   const { childPool: _, ...after }: Lease = { ...lease };
   if (names) after.names = await takeNames(tx, { ...lease, names }, formerOwner);
+  if (childPool) mustBeOpenable(tx, childPool, lease);
   const spec = childPool ?? (lease.childPool === undefined ? undefined : await specOf(tx, lease.childPool));
   const mayHave = spec && (await mayHaveChildPool(tx, lease, spec, formerOwner));
   const opened: Lease = mayHave ? { ...after, childPool: spec.name } : after;
+  mustBeHoldable(tx, opened);
   await replaceLease(tx, before, opened);
-  if (opened.childPool) await openChildPool(tx, opened, spec!, until);
+  if (!opened.childPool) return opened;
+  const isMoved = !before || !sameExtents(before.extents, opened.extents);
+  if (isMoved || !(await hasSameRanges(tx, spec!))) await mustBeInLease(tx, opened, spec!);
+  await openChildPool(tx, opened, spec!, until);
   return opened;
 }
 
 async function mayHaveChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, formerOwner?: string): Promise<boolean> {
+  if (spec.name.startsWith(SPACES)) throw addressSpaceError(spec.name);
   if (isCommitted(lease) && lease.expiresAt !== undefined) throw ttlWithPoolError(lease, spec);
   if (lease.childPool !== undefined && lease.childPool !== spec.name) await dropPool(tx, lease.childPool);
   return await takePoolName(tx, lease, spec.name, formerOwner);
@@ -44,7 +59,9 @@ export async function takeNames(tx: WriteBuffer, lease: Lease, formerOwner?: str
   for (const name of lease.names ?? []) {
     const place = await tx.get(nameKey(name));
     const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
-    if (!holder || holder.uid === lease.uid || (await takeName(tx, holder, lease, name, formerOwner))) taken.push(name);
+    const isKept = holder?.uid === lease.uid;
+    if (!isKept) mustBeNameable(tx, name, lease);
+    if (!holder || isKept || (await takeName(tx, holder, lease, name, formerOwner))) taken.push(name);
   }
   return taken;
 }
@@ -57,13 +74,49 @@ async function takeName(
   formerOwner?: string,
 ): Promise<boolean> {
   if (isExpired(holder, tx.now)) await expireLease(tx, holder);
-  else if (holder.owner === to.owner || holder.owner === formerOwner) {
+  else if (isOwnedBy(tx, holder, to.owner, formerOwner)) {
     if (isCommitted(holder) && !isCommitted(to)) return false;
     await replaceLease(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
   } else if (isPreemptible(tx, holder, to.owner))
     await endLease(tx, holder, quarantineEnd(tx, holder), { reason: "taken", takenBy: to.owner });
-  else throw nameTakenError(name, holder);
+  else throw nameTakenError(name, show(tx, holder));
   return true;
+}
+
+const hasSameRanges = async (tx: WriteBuffer, spec: PoolSpec): Promise<boolean> => {
+  const old = await tx.get(poolKey(spec.name));
+  return old !== undefined && rangesText(old.spec) === rangesText(spec);
+};
+
+/** Ids and ports are below this. */
+const NUMBERS = 1n << 32n;
+
+/**
+ * A pool gives out addresses of its lease, so that two pools do not give out the same ones. The lease of a runner is an id: its addresses are
+ * in the block of its network.
+ */
+async function mustBeInLease(tx: WriteBuffer, lease: Lease, spec: PoolSpec): Promise<void> {
+  const isNumber = ({ kind }: PoolSpec): boolean => kind === "id" || kind === "port";
+  const parent = await tx.get(poolKey(lease.pool));
+  if (isNumber(spec)) {
+    if (spec.extents.some(({ last }) => last >= NUMBERS)) throw outsideLeaseError(spec, lease);
+  } else if (!parent || !isNumber(parent.spec)) {
+    if (!covers(lease.extents, spec.extents)) throw outsideLeaseError(spec, lease);
+  } else {
+    const block = parent.opener && (await tx.get(leaseKey(parent.opener.pool, parent.opener.uid)));
+    if (block && !covers(block.extents, spec.extents)) throw outsideLeaseError(spec, lease);
+    if (tx.options.access) await mustNotOverlapSiblings(tx, lease, spec);
+  }
+}
+
+/** Runners of a network: the network's settings decide which addresses belong to an id, but a user with bounds may not follow them. */
+async function mustNotOverlapSiblings(tx: WriteBuffer, lease: Lease, spec: PoolSpec): Promise<void> {
+  for (const sibling of await tx.all(leasesOf(lease.pool))) {
+    const other =
+      sibling.uid === lease.uid || !sibling.childPool ? undefined : await tx.get(poolKey(sibling.childPool));
+    const taken = spec.extents.find((extent) => other && overlapsAny(other.spec.extents, extent));
+    if (taken) throw takenError(spec, taken, show(tx, sibling), lease.owner);
+  }
 }
 
 /** Creates or updates the child pool of a lease. */
@@ -93,8 +146,8 @@ async function takePoolName(tx: WriteBuffer, lease: Lease, name: string, formerO
     await dropPool(tx, name);
     return true;
   }
-  if (holder.owner !== lease.owner && holder.owner !== formerOwner) {
-    if (!isPreemptible(tx, holder, lease.owner)) throw nameTakenError(name, holder);
+  if (!isOwnedBy(tx, holder, lease.owner, formerOwner)) {
+    if (!isPreemptible(tx, holder, lease.owner)) throw nameTakenError(name, show(tx, holder));
     await endLease(tx, holder, quarantineEnd(tx, holder), { reason: "taken", takenBy: lease.owner });
     return true;
   }
@@ -128,7 +181,10 @@ async function resizePool(tx: WriteBuffer, old: PoolSpec, spec: PoolSpec): Promi
   const leases = (await tx.all(leasesOf(spec.name))).filter(occupies);
   const out = leases.filter((lease) => !fits(spec, lease));
   const held = out.filter((lease) => isCommitted(lease) && isLive(lease, tx.now));
-  if (held.length) throw poolInUseError(old, held.slice(0, 10), "cannot lose values that are held");
+  if (held.length) {
+    const shown = held.slice(0, 10).map((lease) => show(tx, lease));
+    throw poolInUseError(old, shown, "cannot lose values that are held");
+  }
   for (const lease of out) await endLease(tx, lease, NO_QUARANTINE, { reason: "out of range" });
   await dropFreeRows(tx, spec.name);
   const kept = leases.filter((lease) => fits(spec, lease));

@@ -4,6 +4,7 @@ import { getLeases, isExpired, sharingKeyOf } from "../storage/leases";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import type { Extent, Lease, PoolSpec, Port, Request } from "../types";
+import { show } from "./access";
 import { endLease, expireLease, isPreemptible } from "./end-lease";
 
 /** Shared values: leases with the same key and tenant share a value if no two of them have the same protocol and port. */
@@ -92,7 +93,7 @@ export async function takePorts(
     if (isExpired(holder, tx.now)) await expireLease(tx, holder);
     else if (isPreemptible(tx, holder)) await endLease(tx, holder);
     else if (taking && (await taking(holder))) displaced.add(holder.uid);
-    else throw portConflictError(spec, extent, port, holder);
+    else throw portConflictError(spec, extent, port, show(tx, holder));
   }
 }
 
@@ -108,7 +109,7 @@ export async function mustKeepKey(
   const [extent] = lease.extents as [Extent];
   for (const coHolder of await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, old, extent.last)))) {
     if (coHolder.uid === lease.uid) continue;
-    if (!isExpired(coHolder, tx.now)) throw sharingConflictError(spec, extent, key, coHolder);
+    if (!isExpired(coHolder, tx.now)) throw sharingConflictError(spec, extent, key, show(tx, coHolder));
     await expireLease(tx, coHolder);
   }
 }

@@ -91,11 +91,18 @@ export const isTextMap: Check = (value) =>
   !Array.isArray(value) &&
   Object.entries(value).every(([key, each]) => isText(key) && isText(each));
 
+/** Levels of lists and objects in data. */
+const MOST_LEVELS = 100;
+
 /** Data of the owner. Its readers parse it. */
-export const isJson: Check = (value) => {
+export const isJson: Check = (value) => isJsonWithin(value, MOST_LEVELS);
+
+function isJsonWithin(value: unknown, levels: number): boolean {
   if (typeof value === "string") return isText(value);
   if (typeof value !== "object" || value === null) return true;
+  if (levels === 0) return false;
+  const isInner = (inner: unknown): boolean => inner === undefined || isJsonWithin(inner, levels - 1);
   return Array.isArray(value)
-    ? value.every(isJson)
-    : Object.entries(value).every(([key, inner]) => isText(key) && (inner === undefined || isJson(inner)));
-};
+    ? value.every(isInner)
+    : Object.entries(value).every(([key, inner]) => isText(key) && isInner(inner));
+}

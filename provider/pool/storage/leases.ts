@@ -2,7 +2,7 @@ import { hash, randomUUID } from "node:crypto";
 import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
 import { subtract, total } from "../extents";
-import type { Event, Extent, Lease, PoolSpec, Request, Tenant } from "../types";
+import { type Event, type Extent, isCommitted, type Lease, type PoolSpec, type Request, type Tenant } from "../types";
 import { addFree, takeFree } from "./free-space";
 import {
   allocationKey,
@@ -50,6 +50,7 @@ export async function replaceLease(
 ): Promise<void> {
   const { pool } = (after ?? before)!;
   const spec = await specOf(tx, pool);
+  if (before) refuseChangeOfStranger(tx, spec, before);
   // Shared values stay taken when one of their leases ends, and are taken already when one is added.
   const left = before && (await isShared(tx, before));
   const joined = after && (await isShared(tx, after));
@@ -64,6 +65,14 @@ export async function replaceLease(
   if (before) counts = countLease(counts, before, -1, total(lost));
   if (after) counts = countLease(counts, after, 1, total(gained));
   tx.put(countsKey(pool), counts);
+}
+
+/** Leases of strangers change only if they give way to every request, or wait for a lease that ends. */
+function refuseChangeOfStranger(tx: WriteBuffer, spec: PoolSpec, lease: Lease): void {
+  const { access } = tx.options;
+  if (!access || access.mayHold(lease) || !isLive(lease, tx.now) || !occupies(lease) || isInactive(tx, spec, lease))
+    return;
+  throw access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
 }
 
 type InPool = [lease: Lease, spec: Pick<PoolSpec, "reclaimAfter">];
@@ -173,6 +182,13 @@ export const isLive = (lease: Lease, now: number): boolean =>
 /** Whether it takes its values: not while it waits for other leases to end, and not after its own end. */
 export const occupies = ({ state, waitsFor }: Pick<Lease, "state" | "waitsFor">): boolean =>
   state !== "ended" && waitsFor === undefined;
+
+/** Whether its pool may give its values to another owner when the pool is full. */
+export const isInactive = ({ now }: WriteBuffer, { reclaimAfter }: PoolSpec, lease: Lease): boolean =>
+  reclaimAfter !== undefined &&
+  isCommitted(lease) &&
+  lease.expiresAt === undefined &&
+  now - lease.lastSeen >= reclaimAfter * 1000;
 
 /** The sharing key with its tenant: the same word of another tenant is another key. */
 export const sharingKeyOf = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>

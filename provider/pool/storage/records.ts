@@ -94,14 +94,10 @@ function extentOf(text: string): Extent {
 const isTenant = isOf(shape<Tenant>({ org: isText, project: isText }));
 const portShape = shape<Port>({ protocol: isOneOf("tcp", "udp", "sctp"), port: isPort });
 
-const previousHolderShape = shape<PreviousHolder>({
-  owner: isText,
-  type: isWord,
-  uid: isUid,
-  leaseId: isLeaseId,
-  createdAt: isNumber,
-  lastSeen: isNumber,
-});
+const previousHolderShape = shape<PreviousHolder>(
+  { owner: isText, type: isWord, uid: isUid, leaseId: isLeaseId, createdAt: isNumber, lastSeen: isNumber },
+  { tenant: isTenant },
+);
 
 const leaseShape = shape<Lease>(
   {

@@ -1,3 +1,4 @@
+import type { Access } from "../access";
 import type { Event, Lease } from "../types";
 import type { Key, Span } from "./keys";
 import { decodeRow } from "./records";
@@ -10,6 +11,8 @@ export interface PoolOptions {
   quarantine: number;
   /** The user of this process, for the history. */
   actor?: string | undefined;
+  /** What the user of this operation may see and change; absent: everything. */
+  access?: Access;
   /** Whether an offer may be ended for the owner's request: it is of an earlier run, to a resource that this run has not checked. */
   isAbandoned?(holder: Lease, owner: string): boolean;
 }

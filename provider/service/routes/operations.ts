@@ -13,7 +13,7 @@ const CALL_LIMIT = 4 * 1024 * 1024;
  * The service as a store, for stacks without access to the database. These routes are for the client of the same or an earlier release
  * (`pool/remote`), so they are not in the OpenAPI document.
  */
-export const operationRoutes: RouteGroup = (app, { pool, limits }) => {
+export const operationRoutes: RouteGroup = (app, { pool, limits, tenantDefaults }) => {
   for (const name of PROCEDURES) {
     app.route({
       method: "POST",
@@ -22,7 +22,9 @@ export const operationRoutes: RouteGroup = (app, { pool, limits }) => {
       config: { scope: "preview" },
       schema: { hide: true, body: bodyOf(name), response: answers(API[name].output) },
       handler: async ({ body, caller }) =>
-        serveCall(name, body, userOf(caller), (session) => operationsFor(pool.operations.session(session), caller)),
+        serveCall(name, body, userOf(caller), (session) =>
+          operationsFor(pool.operations, caller, { ...session, tenantDefaults }),
+        ),
     });
   }
 };

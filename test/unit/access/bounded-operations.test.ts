@@ -27,7 +27,7 @@ beforeEach(async () => {
 });
 
 const bounded = (bounds: Bounds): Pool =>
-  new PoolRun(operationsFor(stage.pool.operations, { name: "t", scopes: ["admin"], ...bounds }), {});
+  new PoolRun(operationsFor(stage.pool.operations, { name: "t", scopes: ["admin"], ...bounds }, {}), {});
 const request = (pool: string, owner: string, more: Partial<Request> = {}): Request => ({
   pool,
   owner,

@@ -32,7 +32,7 @@ beforeEach(async () => {
 });
 
 const as = (caller: string, bounds: Bounds): Context => ({
-  pool: openSession(stage.pool, { name: caller, scopes: ["admin"], ...bounds }),
+  pool: openSession(stage.pool, { name: caller, scopes: ["admin"], ...bounds }, stage.deps),
   tenant: bounds.tenant,
   caller,
   tenantDefaults: stage.deps.tenantDefaults,

@@ -26,7 +26,7 @@ beforeEach(async () => {
   offer = await stage.pool.offer(request("b"));
   signed = (await stage.pool.signTokens([lease]))[0]!;
   seen = await stage.pool.identity();
-  service = await TestService.on(stage.pool);
+  service = await TestService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
 });
 afterEach(() => service.app.close());
 
@@ -259,6 +259,23 @@ describe("a hostile request", () => {
     ],
     ["no size", "claim", () => withRequest({ size: "0" }), /INPUT_INVALID/],
     ["a negative ttl", "claim", () => withRequest({ ttl: -1 }), /INPUT_INVALID/],
+    ["a ttl of eleven years", "claim", () => withRequest({ ttl: 346_896_000 }), /INPUT_INVALID/],
+    ["a long heartbeat", "touch", () => ({ ...at(), ttl: 2 ** 53 - 1 }), /INPUT_INVALID/],
+    ["a long ttl in a change", "amend", () => asking({ ...at(), changes: { ttl: 1e12 } }), /INPUT_INVALID/],
+    [
+      "a long time in a pool",
+      "claim",
+      () => withRequest({ childPool: { ...childPool("pool/x"), extents: ["1-9"], reclaimAfter: 1e300 } }),
+      /INPUT_INVALID/,
+    ],
+    ["more values than there are", "claim", () => withRequest({ size: "9".repeat(40) }), /INPUT_INVALID/],
+    ["a value that no pool has", "find", () => ({ pool: "pool/web", by: { value: "-7" } }), /INPUT_INVALID/],
+    [
+      "deep data",
+      "claim",
+      () => withRequest({ data: JSON.parse("[".repeat(1000) + "]".repeat(1000)) }),
+      /INPUT_INVALID/,
+    ],
     ["a pool name with a line end", "find", () => ({ pool: "pool/web\n", by: { owner: "a" } }), /INPUT_INVALID/],
     ["two ways to find", "find", () => ({ pool: "pool/web", by: { owner: "a", uid: "u" } }), /INPUT_INVALID/],
     ["control characters", "claim", () => withRequest({ labels: { x: "\u001b[2J" } }), /INPUT_INVALID/],
@@ -285,10 +302,18 @@ describe("a hostile request", () => {
     ["without an actor", { ...SESSION, actor: undefined }],
     ["with an actor with a line end", { ...SESSION, actor: "a\nb" }],
     ["with offers without end", { ...SESSION, offerTtl: -1 }],
+    ["with a quarantine without end", { ...SESSION, quarantine: 2 ** 53 - 1 }],
     ["with a tenant", { ...SESSION, tenant: OTHER }],
   ])("%s in its session is refused", async (_, session) => {
     const answer = await call("claim", await tokenWith(["admin"]), good(), session);
     expect([answer.statusCode, answer.json().code]).toEqual([400, "INPUT_INVALID"]);
+  });
+
+  test("has left a time that no Date can show: the lease is listed", async () => {
+    await stage.pool.claim(request("c", { ttl: 2 ** 53 - 1 }));
+    const answer = await service.send("GET /api/overlay/ip/reservations?owner=c", await tokenWith(["read"]));
+    expect(answer.statusCode).toBe(200);
+    expect(answer.json().reservations).toMatchObject([{ expiresAt: "+275760-09-13T00:00:00Z" }]);
   });
 
   test("to another procedure, method or content is refused", async () => {

@@ -25,13 +25,24 @@ export class TestService {
 
   static async on(
     pool: PoolRun,
-    { limits = {}, noAuth = false, feed }: { limits?: Partial<Limits>; noAuth?: boolean; feed?: EventFeed } = {},
+    {
+      limits = {},
+      noAuth = false,
+      feed,
+      tenantDefaults,
+    }: {
+      limits?: Partial<Limits>;
+      noAuth?: boolean;
+      feed?: EventFeed;
+      tenantDefaults?: ServiceContext["tenantDefaults"];
+    } = {},
   ): Promise<TestService> {
     const service = new TestService(pool);
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {
       ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
       ...(feed && { feed }),
+      ...(tenantDefaults && { tenantDefaults }),
       operator: { name: "root@test", scopes: ["admin" as const] },
       ...(!noAuth && { authenticator: new Authenticator(pool) }),
       limits: { ...LIMITS, ...limits },

@@ -1,0 +1,127 @@
+import { OverlayError } from "../errors";
+import { isOfOtherTenant, isOwnerForAllTenants, isSameTenant } from "../owner";
+import type { Access } from "../pool/access";
+import { sameExtents } from "../pool/extents";
+import type { ExistingLease, Lease, PoolSpec, Tenant } from "../pool/types";
+import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
+import { isPoolInBounds } from "./bounds";
+import type { Caller } from "./caller";
+
+/**
+ * What a caller with bounds may see and change.
+ *
+ * - A caller that is bound to a network reaches the network's pool of runners and the subnets of its runners; one that is bound to a pool
+ *   reaches that pool, and the lease of the runner that it belongs to.
+ * - A caller with a tenant reaches pools of its tenant and pools without a tenant, but in both only leases of its tenant. What it requests
+ *   belongs to its tenant. Only the ranges for all tenants have none.
+ */
+export class CallerAccess implements Access {
+  constructor(
+    private readonly caller: Caller,
+    /** The leases without a tenant that a request of any tenant may make. */
+    private readonly sharedRanges: ExistingLease[],
+  ) {}
+
+  mayUse(pool: string, spec: PoolSpec | undefined): boolean {
+    return this.#isInBounds(pool) && !isOfOtherTenant(spec ?? {}, this.caller.tenant);
+  }
+
+  mayChange(lease: Lease): boolean {
+    const isOwnRunner = lease.childPool !== undefined && lease.childPool === this.caller.pool;
+    return (this.#isInBounds(lease.pool) || isOwnRunner) && this.#isOwn(lease);
+  }
+
+  mayHold(lease: Lease): boolean {
+    if (this.caller.tenant && isOwnerForAllTenants(lease.owner)) return this.#isSharedRange(lease);
+    return this.mayChange(lease) && !this.#isNameOfOther(lease.owner);
+  }
+
+  /** Names of other kinds, such as those of devices on hosts, have no bounds. */
+  mayName(name: string, lease: Lease): boolean {
+    const isOfPool = [IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind));
+    return !isOfPool || this.#mayNamePool(name, lease);
+  }
+
+  mayOpen(spec: PoolSpec, lease: Lease): boolean {
+    return this.#mayNamePool(spec.name, lease) && (this.#isOwn(spec) || this.#isSharedRange(lease));
+  }
+
+  /** Its own leases, and leases of networks and runners without a tenant, which own the pools that it may use. */
+  maySee(lease: Lease): boolean {
+    const ownsPool = lease.childPool !== undefined && lease.tenant === undefined;
+    const isNear = this.#isInBounds(lease.pool) || (lease.childPool !== undefined && this.#isInBounds(lease.childPool));
+    return isNear && (this.#isOwn(lease) || ownsPool);
+  }
+
+  maySeePool(spec: PoolSpec): boolean {
+    return (this.#isInBounds(spec.name) || this.#isParent(spec.name)) && !isOfOtherTenant(spec, this.caller.tenant);
+  }
+
+  show(lease: Lease): Lease {
+    if (this.maySee(lease)) return this.#withoutStrangers(lease);
+    const { pool, type, state, createdAt, updatedAt, lastSeen, expiresAt } = lease;
+    const times = { createdAt, updatedAt, lastSeen, ...(expiresAt !== undefined && { expiresAt }) };
+    return { pool, type, state, ...times, owner: this.#stranger, extents: [], uid: "", leaseId: "" };
+  }
+
+  denied(what: string): OverlayError {
+    const { name, tenant, network, pool } = this.caller;
+    const bounds = [
+      ...(tenant ? [`tenant ${tenant.org}/${tenant.project}`] : []),
+      ...(network === undefined ? [] : [`network ${network}`]),
+      ...(pool === undefined ? [] : [describePool(pool)]),
+    ];
+    return new OverlayError(
+      "ACCESS_DENIED",
+      `Access token ${name} is bound to ${bounds.join(" and ")}, and may not use ${what}.`,
+      "Use a token without this bound.",
+    );
+  }
+
+  get #stranger(): string {
+    return this.caller.tenant ? "another tenant" : "an owner outside of the bounds of the access token";
+  }
+
+  /** The owners that had the values before a lease of a tenant, or have them after it, may be of other tenants. */
+  #withoutStrangers(lease: Lease): Lease {
+    if (!this.caller.tenant) return lease;
+    const { quarantinedFor, end, ...shown } = lease;
+    return {
+      ...shown,
+      ...(quarantinedFor && this.#isOwn(quarantinedFor) && { quarantinedFor }),
+      ...(end && { end: end.takenBy === undefined ? end : { ...end, takenBy: "another owner" } }),
+    };
+  }
+
+  #isOwn({ tenant }: { tenant?: Tenant }): boolean {
+    return this.caller.tenant === undefined || isSameTenant(tenant, this.caller.tenant);
+  }
+
+  #isInBounds(name: string): boolean {
+    return isPoolInBounds(this.caller, name);
+  }
+
+  /** The network of the runner to whose subnet the caller is bound. */
+  #isParent(name: string): boolean {
+    const runner = runnerOfPool(this.caller.pool ?? "");
+    return runner !== undefined && name === networkPool(runner.network);
+  }
+
+  #mayNamePool(name: string, lease: Lease): boolean {
+    const poolName = name.startsWith(IP_POOLS) ? name.slice(IP_POOLS.length) : "";
+    if (this.caller.tenant && isOwnerForAllTenants(poolName)) return poolName === lease.owner;
+    return this.#isInBounds(name) && !this.#isNameOfOther(poolName);
+  }
+
+  #isSharedRange({ pool, owner, extents, tenant }: Lease): boolean {
+    const range = this.sharedRanges.find((known) => known.owner === owner && known.pool === pool);
+    return range !== undefined && tenant === undefined && sameExtents(extents, range.want);
+  }
+
+  /** Names of blocks of tenants, and their owners, are `tenant/ORG/PROJECT/TYPE`. */
+  #isNameOfOther(name: string): boolean {
+    const { tenant } = this.caller;
+    const isOfTenant = name.startsWith("tenant/");
+    return tenant !== undefined && isOfTenant && !name.startsWith(`tenant/${tenant.org}/${tenant.project}/`);
+  }
+}

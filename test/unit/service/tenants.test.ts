@@ -1,0 +1,406 @@
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { AccessTokenInput } from "../../../provider/access";
+import { openPool } from "../../../provider/pool";
+import type { PoolRun } from "../../../provider/pool/run";
+import type { Extent, Lease, PoolSpec, Request } from "../../../provider/pool/types";
+import { extent } from "../../contract/fixture";
+import { TestService } from "./service";
+
+/**
+ * Tenants that share a store over the service. Tenant other/web and the operator have leases and pools; a caller of acme/shop sends what its
+ * own client would never send, as a resource of the same stack, and answers every question with yes.
+ */
+const ACME = { org: "acme", project: "shop" };
+const OTHER = { org: "other", project: "web" };
+const SESSION = { actor: "ann@laptop", offerTtl: 3600, quarantine: 0 };
+const TENANT_DEFAULTS = { clusterIP: { range: extent("10.96.0.0/12"), prefixLength: 20 } };
+/** Owners are resources of one stack. Those of other/web and of the operator have `secret` in their names. */
+const owner = (name: string): string => `s/urn:pulumi:prod::shop::overlay:index:T::${name}`;
+
+let pool: PoolRun;
+let service: TestService;
+let token: string;
+let held: Lease;
+let offered: Lease;
+
+beforeEach(async () => {
+  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator" });
+  await makePool("web", "192.168.7.0/29", {}, "operator");
+  await makePool("priv", "192.168.8.0/29", { tenant: OTHER }, "secret-priv");
+  const details = { tenant: OTHER, labels: { secret: "secret" }, data: { secret: "secret" } };
+  held = await pool.claim({ ...at("secret-db", "192.168.7.0"), ...details, names: ["user/web/db"] });
+  offered = await pool.offer({ ...at("secret-offer", "192.168.7.1"), ...details, names: ["user/web/offer"] });
+  await pool.claim({ ...at("secret-shared", "192.168.7.2"), ...details, sharingKey: "k", ports: [HTTP] });
+  await pool.claim({ pool: "pool/priv", owner: owner("secret-priv"), type: "IPReservation", tenant: OTHER });
+  service = await TestService.on(pool, { tenantDefaults: TENANT_DEFAULTS });
+  token = await service.token("acme", ["deploy", "reserve"], { tenant: ACME });
+});
+afterEach(() => service.app.close());
+
+const HTTP = { protocol: "tcp", port: 80 } as const;
+
+const specOf = (name: string, range: string, more: Partial<PoolSpec> = {}): PoolSpec => ({
+  name: `pool/${name}`,
+  kind: "address",
+  extents: [extent(range)],
+  allocation: "lowest",
+  data: { settings: { poolName: name, addressSpace: "default", type: "container", ranges: [range] } },
+  ...more,
+});
+
+const makePool = (name: string, range: string, more: Partial<PoolSpec>, by: string): Promise<Lease> =>
+  pool.claim({
+    pool: "space/default",
+    owner: owner(by),
+    type: "IPPool",
+    want: [extent(range)],
+    names: [`pool/${name}`],
+    childPool: specOf(name, range, more),
+    ...(more.tenant && { tenant: more.tenant }),
+  });
+
+const at = (name: string, ...addresses: string[]): Request => ({
+  pool: "pool/web",
+  owner: owner(name),
+  type: "IPReservation",
+  ...(addresses.length > 0 && { want: addresses.map(extent) }),
+});
+
+const hexadecimal = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
+
+/** As JSON has it. */
+const toWire = (value: unknown): unknown => {
+  if (typeof value === "bigint") return String(value);
+  if (Array.isArray(value)) return value.map(toWire);
+  if (typeof value !== "object" || value === null) return value;
+  if ("first" in value) return hexadecimal(value as Extent);
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, toWire(inner)]));
+};
+
+interface Outcome {
+  /** `200`, or status and code. */
+  result: string;
+  /** All that the caller got to read, questions included. */
+  text: string;
+  body: { result?: { value?: Lease; lease?: Lease }; what?: string };
+}
+
+/** Sends a call until it has no more questions. */
+async function send(name: string, input: object, bearer = token): Promise<Outcome> {
+  const asks = ["offer", "claim", "claimAll", "amend", "importLeases"].includes(name);
+  const answers: object[] = [];
+  let text = "";
+  for (let round = 0; round < 5; round++) {
+    const payload = { session: SESSION, input: toWire(asks ? { call: input, answers } : input) } as never;
+    const answer = await service.send(`POST /api/pool/v1/${name}`, bearer, { payload });
+    text += answer.body;
+    const body = answer.json();
+    if (!body.questions) return { result: [answer.statusCode, body.code].join(" ").trim(), text, body };
+    answers.push(...body.questions.map(({ id }: { id: string }) => ({ id, value: true })));
+  }
+  throw new Error("questions without end");
+}
+
+/** Everything in the store that is not of acme/shop. */
+async function snapshot(): Promise<string> {
+  const specs = await pool.pools();
+  const leases = (await Promise.all(specs.map(({ name }) => pool.leases(name)))).flat();
+  const isOfOther = ({ tenant }: { tenant?: { org: string } }) => tenant?.org !== "acme";
+  return JSON.stringify(toWire([specs.filter(isOfOther), leases.filter(isOfOther)]));
+}
+
+const claimOf = (request: Partial<Request>) => ({ request: { ...at("mine"), ...request } });
+const offerOf = (request: Partial<Request>) => ({ ...claimOf(request), terms: { inUp: false } });
+const poolOf = (range: string, more: Partial<Request>) =>
+  claimOf({ pool: "space/default", type: "IPPool", want: [extent(range)], ...more });
+const placeOf = ({ pool, leaseId }: Lease) => ({ pool, leaseId });
+
+describe("a caller of one tenant changes nothing of others, and reads nothing of them", () => {
+  test.each<[what: string, name: string, input: () => object, result: string]>([
+    ["claims a held address", "claim", () => claimOf({ want: held.extents }), "409 PLAN_STALE"],
+    ["claims a promised address", "claim", () => claimOf({ want: offered.extents }), "409 PLAN_STALE"],
+    ["offers a held address", "offer", () => offerOf({ want: held.extents }), "409 IP_IN_USE"],
+    ["offers a promised address", "offer", () => offerOf({ want: offered.extents }), "409 IP_IN_USE"],
+    ["claims as the owner of a lease", "claim", () => claimOf({ owner: held.owner }), "403 ACCESS_DENIED"],
+    ["claims as the owner of an offer", "claim", () => claimOf({ owner: offered.owner }), "403 ACCESS_DENIED"],
+    [
+      "claims a lease again",
+      "claim",
+      () => claimOf({ owner: held.owner, idempotent: true, ttl: 60 }),
+      "403 ACCESS_DENIED",
+    ],
+    ["offers as the owner of a lease", "offer", () => offerOf({ owner: held.owner }), "403 ACCESS_DENIED"],
+    [
+      "claims after a rename",
+      "claim",
+      () => claimOf({ formerOwner: held.owner, want: held.extents }),
+      "409 PLAN_STALE",
+    ],
+    ["offers after a rename", "offer", () => offerOf({ formerOwner: held.owner, want: held.extents }), "409 IP_IN_USE"],
+    [
+      "takes a name after a rename",
+      "claim",
+      () => claimOf({ formerOwner: held.owner, names: held.names! }),
+      "409 RESERVATION_EXISTS",
+    ],
+    ["takes the name of an offer", "claim", () => claimOf({ names: offered.names! }), "409 RESERVATION_EXISTS"],
+    [
+      "takes a pool after a rename",
+      "claim",
+      () =>
+        poolOf("192.168.9.0/29", { formerOwner: owner("secret-priv"), childPool: specOf("priv", "192.168.9.0/29") }),
+      "409 POOL_OVERLAP",
+    ],
+    [
+      "takes a pool that all tenants share",
+      "claim",
+      () => poolOf("192.168.9.0/29", { formerOwner: owner("operator"), childPool: specOf("web", "192.168.9.0/29") }),
+      "409 POOL_OVERLAP",
+    ],
+    ["takes a port", "claim", () => claimOf({ sharingKey: "k", ports: [HTTP], takes: true, tenant: OTHER }), "200"],
+    [
+      "takes an address with a port",
+      "claim",
+      () => claimOf({ want: [extent("192.168.7.2")], sharingKey: "k", ports: [HTTP], takes: true, tenant: OTHER }),
+      "409 SHARING_CONFLICT",
+    ],
+    ["claims several", "claimAll", () => ({ requests: [claimOf({ want: held.extents }).request] }), "409 PLAN_STALE"],
+    ["imports a held address", "importLeases", () => ({ leases: [at("mine", "192.168.7.0")] }), "200"],
+    ["imports a promised address", "importLeases", () => ({ leases: [at("mine", "192.168.7.1")] }), "200"],
+    ["imports a lease that exists", "importLeases", () => ({ leases: [at("secret-db", "192.168.7.0")] }), "200"],
+    [
+      "imports under the uid of a lease",
+      "importLeases",
+      () => ({ leases: [{ ...at("mine", "192.168.7.5"), identity: { uid: held.uid, leaseId: held.leaseId } }] }),
+      "403 ACCESS_DENIED",
+    ],
+    ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "403 ACCESS_DENIED"],
+    ["claims an overlapping range", "claim", () => poolOf("192.168.8.0/30", {}), "409 PLAN_STALE"],
+    ["amends", "amend", () => ({ ...placeOf(held), changes: { owner: owner("mine") } }), "403 ACCESS_DENIED"],
+    ["amends as a dry run", "amend", () => ({ ...placeOf(held), changes: {}, dryRun: true }), "403 ACCESS_DENIED"],
+    ["releases", "release", () => placeOf(held), "403 ACCESS_DENIED"],
+    ["withdraws", "withdraw", () => placeOf(offered), "403 ACCESS_DENIED"],
+    ["touches", "touch", () => placeOf(held), "403 ACCESS_DENIED"],
+    ["closes", "close", () => placeOf(held), "403 ACCESS_DENIED"],
+    [
+      "opens a pool for a lease",
+      "importLeases",
+      () => ({ leases: [], missing: [{ ...placeOf(held), childPool: specOf("mine", "192.168.7.0") }] }),
+      "403 ACCESS_DENIED",
+    ],
+  ])("%s (%s)", async (_, name, input, result) => {
+    const before = await snapshot();
+    const outcome = await send(name, input());
+    expect(outcome.result).toBe(result);
+    expect(outcome.text).not.toContain("secret");
+    expect(await snapshot()).toBe(before);
+  });
+});
+
+describe("the tenant comes from the token", () => {
+  const range = TENANT_DEFAULTS.clusterIP.range;
+  const sharedRange = {
+    pool: "space/default",
+    owner: "tenants/clusterIP",
+    type: "IPPool",
+    want: [range],
+    names: ["pool/tenants/clusterIP"],
+    childPool: {
+      ...specOf("tenants/clusterIP", "10.96.0.0/12"),
+      data: {
+        settings: {
+          poolName: "tenants/clusterIP",
+          addressSpace: "default",
+          type: "clusterIP",
+          ranges: ["10.96.0.0/12"],
+        },
+      },
+    },
+  };
+
+  test("a range for all tenants is made as the service has it", async () => {
+    for (const name of ["offer", "claim"]) {
+      const { result } = await send(name, { request: sharedRange, ...(name === "offer" && { terms: { inUp: true } }) });
+      expect(result).toBe("200");
+    }
+    expect(await pool.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
+    expect(await pool.spec("pool/tenants/clusterIP")).not.toHaveProperty("tenant");
+  });
+
+  test("it is imported as the service has it, and is not changed by a tenant", async () => {
+    expect((await send("importLeases", { leases: [sharedRange] })).result).toBe("200");
+    const { leaseId } = (await pool.find("space/default", { owner: "tenants/clusterIP" }))!;
+    for (const name of ["release", "close", "touch"])
+      expect((await send(name, { pool: "space/default", leaseId })).result).toBe("403 ACCESS_DENIED");
+  });
+
+  test.each<[string, object]>([
+    ["another range", { want: [extent("10.112.0.0/12")] }],
+    ["a tenant", { tenant: OTHER }],
+    ["labels", { labels: { x: "y" } }],
+    ["another pool", { pool: "pool/web", want: undefined, childPool: undefined, names: undefined }],
+    ["an unknown type", { owner: "tenants/evil" }],
+    [
+      "the pool of another tenant",
+      { childPool: { ...sharedRange.childPool, name: "pool/tenant/other/web/clusterIP" } },
+    ],
+    ["a pool with a tenant", { childPool: { ...sharedRange.childPool, tenant: OTHER } }],
+    ["a name", { names: ["pool/tenant/other/web/clusterIP"] }],
+    ["a former owner", { formerOwner: owner("operator") }],
+  ])("a range for all tenants with %s is refused", async (_, more) => {
+    const request = { ...sharedRange, ...more };
+    expect((await send("claim", { request })).result).toBe("403 ACCESS_DENIED");
+    expect((await send("offer", { request, terms: { inUp: false } })).result).toBe("403 ACCESS_DENIED");
+    expect(await pool.spec("pool/tenants/clusterIP")).toBeUndefined();
+  });
+
+  test.each<[string, Partial<Request>]>([
+    ["the name", { names: ["pool/tenant/other/web/clusterIP"] }],
+    ["the name of the shared range", { names: ["pool/tenants/clusterIP"] }],
+    ["the owner", { owner: "tenant/other/web/clusterIP" }],
+    ["the pool", { childPool: specOf("tenant/other/web/clusterIP", "192.168.9.0/29") }],
+    ["the shared range", { childPool: specOf("tenants/clusterIP", "192.168.9.0/29") }],
+  ])("%s of another tenant's default pool is refused", async (_, more) => {
+    expect((await send("claim", poolOf("192.168.9.0/29", more))).result).toBe("403 ACCESS_DENIED");
+  });
+
+  test("a lease is not renamed to an owner for all tenants", async () => {
+    const { body } = await send("claim", claimOf({}));
+    const change = { ...placeOf(body.result!.value!), changes: { owner: "tenants/clusterIP" } };
+    expect((await send("amend", change)).result).toBe("403 ACCESS_DENIED");
+  });
+
+  test("pools that an import adds get the caller's tenant", async () => {
+    const { body } = await send("claim", poolOf("192.168.9.0/29", {}));
+    const childPool = specOf("added", "192.168.9.0/29", { tenant: OTHER });
+    const missing = [{ ...placeOf(body.result!.value!), childPool }];
+    expect((await send("importLeases", { leases: [], missing })).result).toBe("200");
+    expect((await pool.spec("pool/added"))?.tenant).toEqual(ACME);
+    const lease = { ...at("mine", "192.168.10.0/29"), pool: "space/default", tenant: OTHER };
+    const imported = { ...lease, childPool: specOf("imported", "192.168.10.0/29", { tenant: OTHER }) };
+    expect((await send("importLeases", { leases: [imported] })).result).toBe("200");
+    expect((await pool.spec("pool/imported"))?.tenant).toEqual(ACME);
+  });
+});
+
+describe("errors do not name owners, values and pools of others", () => {
+  const fill = async (): Promise<void> => {
+    for (const name of ["3", "4", "5", "6", "7"])
+      await pool.claim({ ...at(`secret-${name}`, `192.168.7.${name}`), tenant: OTHER });
+  };
+
+  test.each<[code: string, input: () => object, text: string]>([
+    [
+      "PLAN_STALE",
+      () => claimOf({ want: held.extents }),
+      "Address 192.168.7.0 of IPPool web is reserved by another tenant now.",
+    ],
+    [
+      "PLAN_STALE",
+      () => claimOf({ want: offered.extents }),
+      "Address 192.168.7.1 of IPPool web is promised to another tenant now.",
+    ],
+    [
+      "RESERVATION_EXISTS",
+      () => claimOf({ names: ["user/web/db"] }),
+      "The address for db on network web belongs to another tenant (IPReservation, reserved).",
+    ],
+    [
+      "POOL_OVERLAP",
+      () => poolOf("192.168.9.0/29", { names: ["pool/priv"] }),
+      "Pool name priv belongs to another tenant (IPPool, reserved).",
+    ],
+    [
+      "SHARING_CONFLICT",
+      () => claimOf({ want: [extent("192.168.7.2")], sharingKey: "mine" }),
+      "Address 192.168.7.2 of IPPool web is shared by another tenant under another key or tenant than 'mine'.",
+    ],
+  ])("%s", async (code, input, text) => {
+    const { result, body } = await send("claim", input());
+    expect(result).toBe(`409 ${code}`);
+    expect(body.what).toBe(text);
+  });
+
+  test("an overlap of ranges", async () => {
+    const { body } = await send("offer", { ...poolOf("192.168.8.0/30", {}), terms: { inUp: false } });
+    expect(body.what).toBe("192.168.8.0/30 overlaps a range, which is held by another tenant.");
+  });
+
+  test("a full pool names the caller's own leases", async () => {
+    await send("claim", claimOf({}));
+    for (let i = 4; i < 8; i++) await pool.claim({ ...at(`secret-${i}`), tenant: OTHER });
+    const { body } = await send("claim", claimOf({ owner: owner("next") }));
+    expect(body.what).toMatch(/longest unseen first: .*another tenant/);
+    expect(body.what).toContain(owner("mine"));
+    expect(body.what).not.toContain("secret");
+  });
+
+  test("a quarantined value", async () => {
+    await fill();
+    const lengthy = pool.operations.session({ quarantine: 3600 });
+    await lengthy.release("pool/web", held.leaseId);
+    const { text, body } = await send("offer", offerOf({ want: held.extents }));
+    expect(body.result!.lease!.warnings).toEqual([
+      expect.stringMatching(/^Address 192.168.7.0 of IPPool web was released by another tenant at /),
+    ]);
+    expect(text).not.toContain("secret");
+  });
+
+  test("through the routes for addresses", async () => {
+    const taken = await service.send("POST /api/overlay/ip/reserve?pool=web&ip=192.168.7.0", token);
+    expect(taken.json()).toMatchObject({
+      code: "IP_IN_USE",
+      what: "Address 192.168.7.0 of IPPool web is reserved by another tenant.",
+    });
+    await fill();
+    const full = await service.send("POST /api/overlay/ip/reserve?pool=web", token);
+    expect(full.json().what).toBe(
+      "No address is free in IPPool web (192.168.7.0/29). Holders, longest unseen first: another tenant.",
+    );
+  });
+});
+
+describe("two callers at the same moment", () => {
+  test("a lease is not changed by the claim of another tenant that arrives with it", async () => {
+    const other = await service.token("other", ["reserve"], { tenant: OTHER });
+    const reserve = (bearer: string, ttl: number, more = "") =>
+      service.outcome(`POST /api/overlay/ip/reserve?pool=web&container=c&ttl=${ttl}${more}`, bearer);
+    const outcomes = await Promise.all([reserve(token, 10), reserve(other, 86_400, "&vm=true")]);
+    expect(outcomes).toEqual(["200", "403 ACCESS_DENIED"]);
+    const leases = (await pool.leases("pool/web")).filter(({ owner }) => owner === "overlayctl/pool/web/c");
+    expect(leases).toMatchObject([{ ttl: 10, tenant: ACME }]);
+    expect(leases[0]).not.toHaveProperty("labels");
+  });
+});
+
+describe("child pools", () => {
+  const bound = (bounds: Partial<AccessTokenInput>): Promise<string> => service.token("bound", ["deploy"], bounds);
+
+  test.each<[string, object, string]>([
+    ["a pool", { childPool: specOf("outside", "192.168.7.3") }, "403 ACCESS_DENIED"],
+    ["a network", { childPool: { ...specOf("x", "192.168.7.3"), name: "network/x" } }, "403 ACCESS_DENIED"],
+    ["the name of a pool", { names: ["pool/outside"] }, "403 ACCESS_DENIED"],
+    ["the name of a runner", { names: ["runner/training/node1"] }, "403 ACCESS_DENIED"],
+    ["the name of a device", { names: ["host/10.0.0.5/link/br0"] }, "200"],
+  ])("a token for one pool makes no other: %s", async (_, more, result) => {
+    expect((await send("claim", claimOf({ ...more }), await bound({ pool: "web" }))).result).toBe(result);
+  });
+
+  test.each<[string, Bounded]>([
+    ["for a tenant", { tenant: ACME }],
+    ["of the operator", {}],
+  ])("have no values outside of their lease, for a token %s", async (_, bounds) => {
+    const bearer = await bound(bounds);
+    const outcome = await send("claim", poolOf("192.168.9.0/29", { childPool: specOf("x", "192.168.8.0/29") }), bearer);
+    expect(outcome.result).toBe("400 IP_OUTSIDE_POOL");
+    expect(await pool.spec("pool/x")).toBeUndefined();
+  });
+
+  test("do not replace an address space", async () => {
+    const childPool = { ...specOf("x", "192.168.9.0/29"), name: "space/default" };
+    const outcome = await send("claim", poolOf("192.168.9.0/29", { childPool }), await bound({}));
+    expect(outcome.result).toBe("400 INPUT_INVALID");
+  });
+});
+
+type Bounded = Partial<AccessTokenInput>;
