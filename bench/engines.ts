@@ -39,11 +39,11 @@ export const ENGINES: Record<EngineName, Starter> = {
 };
 
 /** Parses `sqlite,postgres`. Default: all engines. */
-export function parseEngines(list?: string): EngineName[] {
+export function parseEngines(list?: string, option = "--engines"): EngineName[] {
   const known = Object.keys(ENGINES) as EngineName[];
   const names = list === undefined ? known : list.split(",");
   const strange = names.filter((name) => !known.includes(name as EngineName));
-  if (strange.length) throw new Error(`--engines takes ${known.join(",")}, not ${strange.join(",")}`);
+  if (strange.length) throw new Error(`${option} takes ${known.join(",")}, not ${strange.join(",")}`);
   return names as EngineName[];
 }
 
