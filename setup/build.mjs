@@ -20,19 +20,19 @@ export const isBuilt = () =>
 /** Builds beside dist/ and renames at the end: a program that runs meanwhile finds the old or the new one. */
 export function build() {
   const started = new Date();
-  const draft = join(root, "node_modules", `.dist-${process.pid}`);
-  const old = `${draft}-old`;
+  const staging = join(root, "node_modules", `.dist-${process.pid}`);
+  const old = `${staging}-old`;
   try {
-    compile(draft);
-    copyProtos(draft);
-    for (const folder of ["sdk", "provider/client"]) writeModule(join(draft, folder));
-    makeExecutable(draft);
-    fs.writeFileSync(join(draft, ".built"), "");
-    fs.utimesSync(join(draft, ".built"), started, started); // what changes meanwhile is newer
+    compile(staging);
+    copyProtos(staging);
+    for (const folder of ["sdk", "provider/client"]) writeModule(join(staging, folder));
+    makeExecutable(staging);
+    fs.writeFileSync(join(staging, ".built"), "");
+    fs.utimesSync(join(staging, ".built"), started, started); // what changes meanwhile is newer
     if (fs.existsSync(dist)) fs.renameSync(dist, old);
-    fs.renameSync(draft, dist);
+    fs.renameSync(staging, dist);
   } finally {
-    for (const folder of [draft, old]) fs.rmSync(folder, { recursive: true, force: true });
+    for (const folder of [staging, old]) fs.rmSync(folder, { recursive: true, force: true });
   }
 }
 

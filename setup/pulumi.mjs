@@ -14,39 +14,39 @@ export class NoPulumi extends Error {}
 export async function ensurePulumi() {
   if (pulumiBinDir() !== undefined) return;
   say(`There is no Pulumi CLI on PATH: getting ${pulumiVersion} into ${pulumiCacheFolder()}, once.`);
-  await atomically(pulumiCacheFolder(), async (draft) => {
+  await atomically(pulumiCacheFolder(), async (staging) => {
     try {
-      await downloadRelease(draft);
+      await downloadRelease(staging);
     } catch (error) {
       say(`  The official release cannot be used (${reason(error)}).`);
-      for (const name of readdirSync(draft)) rmSync(join(draft, name), { recursive: true });
+      for (const name of readdirSync(staging)) rmSync(join(staging, name), { recursive: true });
       if (!folderOnPath("go"))
         throw new NoPulumi(
           "There is no Pulumi CLI, its release cannot be used, and there is no Go to build it with. Install Pulumi, or Go.",
         );
       say("  Building it from its Go modules instead: about 4 minutes on two cores, and 3 GB in Go's own caches.");
-      await buildPulumi(draft);
+      await buildPulumi(staging);
     }
   });
 }
 
 /**
  * The folder appears complete or not at all.
- * @param {string} folder @param {(draft: string) => Promise<void>} fill
+ * @param {string} folder @param {(staging: string) => Promise<void>} fill
  */
 async function atomically(folder, fill) {
   mkdirSync(cacheFolder(), { recursive: true });
   for (const name of readdirSync(cacheFolder())) {
-    const [, pid] = /^draft-(\d+)$/.exec(name) ?? [];
+    const [, pid] = /^staging-(\d+)$/.exec(name) ?? [];
     if (pid && !existsSync(`/proc/${pid}`)) rmSync(join(cacheFolder(), name), { recursive: true });
   }
-  const draft = join(cacheFolder(), `draft-${process.pid}`);
-  mkdirSync(draft);
+  const staging = join(cacheFolder(), `staging-${process.pid}`);
+  mkdirSync(staging);
   try {
-    await fill(draft);
-    if (!existsSync(folder)) renameSync(draft, folder);
+    await fill(staging);
+    if (!existsSync(folder)) renameSync(staging, folder);
   } finally {
-    rmSync(draft, { recursive: true, force: true });
+    rmSync(staging, { recursive: true, force: true });
   }
 }
 

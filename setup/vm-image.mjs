@@ -72,13 +72,13 @@ export async function ensureVmImage() {
   if (existsSync(folder)) return;
   say(`Making a Debian disk for emulated machines in ${folder} (once; a few minutes).`);
   mkdirSync(cacheFolder(), { recursive: true });
-  const draft = mkdtempSync(`${folder}-`);
+  const staging = mkdtempSync(`${folder}-`);
   try {
-    await during("mmdebstrap", (detail) => bootstrap(join(draft, "root"), detail));
-    await during("disk image", () => makeDisk(draft));
-    renameSync(draft, folder);
+    await during("mmdebstrap", (detail) => bootstrap(join(staging, "root"), detail));
+    await during("disk image", () => makeDisk(staging));
+    renameSync(staging, folder);
   } finally {
-    rmSync(draft, { recursive: true, force: true });
+    rmSync(staging, { recursive: true, force: true });
   }
 }
 
@@ -127,10 +127,10 @@ function configure(target) {
   put("etc/machine-id", ""); // its own at every boot; none at all would mean to enable every service
 }
 
-/** @param {string} draft */
-async function makeDisk(draft) {
-  const tree = join(draft, "root");
-  const disk = join(draft, "base.img");
+/** @param {string} staging */
+async function makeDisk(staging) {
+  const tree = join(staging, "root");
+  const disk = join(staging, "base.img");
   await run("truncate", ["-s", "4G", disk]);
   await run("mkfs.ext4", ["-q", "-F", "-d", tree, disk]);
   for (const [file, start] of [
@@ -138,7 +138,7 @@ async function makeDisk(draft) {
     ["initrd.img", "initrd.img-"],
   ]) {
     const found = readdirSync(join(tree, "boot")).find((name) => name.startsWith(/** @type {string} */ (start)));
-    await run("cp", [join(tree, "boot", /** @type {string} */ (found)), join(draft, /** @type {string} */ (file))]);
+    await run("cp", [join(tree, "boot", /** @type {string} */ (found)), join(staging, /** @type {string} */ (file))]);
   }
   rmSync(tree, { recursive: true });
 }

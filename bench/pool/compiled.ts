@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { hash } from "node:crypto";
 import { copyFileSync, existsSync, readdirSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { root } from "../../setup/tools.mjs";
 
 /** The compiled files that a measured process runs. */
@@ -32,9 +32,12 @@ function compile(checkout: string): string {
   const args = [require.resolve("typescript/bin/tsc"), "-p", join(checkout, "bench/pool"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { stdio: ["ignore", 2, 2] });
   if (status !== 0) throw new Error(`${checkout} cannot be compiled.`);
-  // Modules read them from their own folder at run time.
-  const files = readdirSync(join(checkout, "provider"), { recursive: true, encoding: "utf8" });
-  for (const name of files.filter((file) => file.endsWith(".proto")))
-    copyFileSync(join(checkout, "provider", name), join(outDir, "provider", name));
+  copyProtos(join(checkout, "provider"), join(outDir, "provider"));
   return join(outDir, "bench", "pool");
+}
+
+/** Modules read them from their own folder at run time. Folders of which no module was compiled need none. */
+function copyProtos(from: string, to: string): void {
+  const files = readdirSync(from, { recursive: true, encoding: "utf8" }).filter((file) => file.endsWith(".proto"));
+  for (const file of files) if (existsSync(dirname(join(to, file)))) copyFileSync(join(from, file), join(to, file));
 }

@@ -87,7 +87,7 @@ test("killed during a conversation with a host: preview shows it, and up restore
   // All that the host may have done by then.
   await lab.exec("r1", "ip link del kohaku-overlay");
   expect(await stack.must("preview", "--stack", "dev")).toMatch(
-    /RunnerSubnet r1: a delete that began at .* was not finished\. Up puts back/,
+    /RunnerSubnet r1: a delete that began at .* was not finished\. Up restores/,
   );
   await expectPutBack(before);
 });

@@ -34,7 +34,7 @@ import {
   type ProcedureName,
   pathOf,
 } from "./api";
-import { answerQuestion, foresee, MOST_ROUNDS } from "./questions";
+import { answerQuestion, MOST_ROUNDS, predictAnswers } from "./questions";
 import type { Transport } from "./transport";
 
 /** Operations that may have questions for the run. */
@@ -291,7 +291,7 @@ export class RemoteOperations implements Operations {
     expected: Extent[] = [],
   ): Promise<Replied<ResultOf<N>>> {
     const session = { ...this.client, seed: randomUUID() };
-    const answers = new Map(requests.flatMap((request, i) => foresee(request, i, expected)));
+    const answers = new Map(requests.flatMap((request, i) => predictAnswers(request, i, expected)));
     for (let round = 0; round < MOST_ROUNDS; round++) {
       const input = { call, answers: [...answers.values()] } as InputOf<N>;
       const { result, wasRepeated } = await this.#reply(name, input, session);

@@ -146,7 +146,7 @@ function childPoolFor(request: Request | undefined, extents: Extent[]): PoolSpec
 }
 
 /** Answers to questions that a request will lead to: its child pool, for the extents that it may get. */
-export function foresee(request: Request, index: number, expected: Extent[]): [id: string, Answer][] {
+export function predictAnswers(request: Request, index: number, expected: Extent[]): [id: string, Answer][] {
   const { childPool, want, prefer } = request;
   if (typeof childPool !== "function") return [];
   const likely = [want, prefer, expected].filter((extents) => extents !== undefined && extents.length > 0);

@@ -86,7 +86,7 @@ export class WebhookDelivery {
   }
 
   /**
-   * Delivers what is between two events, if it is the turn of this process and no other one has come further. Without a body there is
+   * Delivers what is between two events, if this process holds the webhook and no other one has delivered more. Without a body there is
    * nothing in between for this webhook. Returns up to which event all are delivered.
    */
   async #deliver(

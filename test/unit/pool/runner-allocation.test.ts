@@ -9,37 +9,37 @@ const allocation = vectors.scenarios.filter(({ name }) => !name.startsWith("reco
 
 class Registry {
   readonly active = new Set<string>();
-  constructor(readonly world: Fixture) {}
+  constructor(readonly fixture: Fixture) {}
 
   async register(runner: string): Promise<bigint> {
     await this.passUnseen();
-    const lease = await this.world.pool.claim({ pool: "network/n", owner: runner, type: "RunnerSubnet" });
+    const lease = await this.fixture.pool.claim({ pool: "network/n", owner: runner, type: "RunnerSubnet" });
     this.active.add(runner);
     return firstOf(lease);
   }
 
   /** An hour passes in which only the active runners send heartbeats. */
   async passUnseen(): Promise<void> {
-    const leases = await this.world.pool.leases("network/n");
-    if (leases.every(({ owner }) => this.active.has(owner))) return this.world.pass(1);
-    this.world.pass(HOUR);
+    const leases = await this.fixture.pool.leases("network/n");
+    if (leases.every(({ owner }) => this.active.has(owner))) return this.fixture.pass(1);
+    this.fixture.pass(HOUR);
     for (const runner of this.active) await this.touch(runner);
-    this.world.pass(1);
+    this.fixture.pass(1);
   }
 
   async touch(runner: string): Promise<void> {
-    const lease = await this.world.pool.find("network/n", { owner: runner });
-    await this.world.pool.touch("network/n", lease!.leaseId);
+    const lease = await this.fixture.pool.find("network/n", { owner: runner });
+    await this.fixture.pool.touch("network/n", lease!.leaseId);
   }
 
   async release(runner: string): Promise<boolean> {
     this.active.delete(runner);
-    const lease = await this.world.pool.find("network/n", { owner: runner });
-    return lease ? this.world.pool.release("network/n", lease.leaseId) : false;
+    const lease = await this.fixture.pool.find("network/n", { owner: runner });
+    return lease ? this.fixture.pool.release("network/n", lease.leaseId) : false;
   }
 
   async list(): Promise<{ runner: string; runnerId: number }[]> {
-    const leases = await this.world.pool.leases("network/n");
+    const leases = await this.fixture.pool.leases("network/n");
     return leases.map(({ owner, extents }) => ({ runner: owner, runnerId: Number(extents[0]!.first) }));
   }
 }
@@ -48,14 +48,14 @@ test.each(allocation)("$name", async ({ subnet, steps }) => {
   const engine = memoryEngine();
   const registry = new Registry(await createFixture(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
-  await createPool(registry.world.pool, {
+  await createPool(registry.fixture.pool, {
     name: "network/n",
     kind: "id",
     extents: extents(`1-${last}`),
     reclaimAfter: HOUR,
   });
   for (const step of steps as Step[]) await play(registry, step);
-  expect(await registry.world.pool.fsck()).toEqual([]);
+  expect(await registry.fixture.pool.fsck()).toEqual([]);
 });
 
 type Step = { op: string; runner?: string; error?: string; result?: unknown };
@@ -68,7 +68,7 @@ async function play(registry: Registry, { op, runner = "", error, result }: Step
     case "release":
       return expect(await registry.release(runner)).toBe(result);
     case "active":
-      registry.world.pass(1);
+      registry.fixture.pass(1);
       return registry.touch(runner);
     case "inactive":
       registry.active.delete(runner);
@@ -80,7 +80,7 @@ async function play(registry: Registry, { op, runner = "", error, result }: Step
     }
     case "stats": {
       const { total_allocations, max_runners } = result as { total_allocations: number; max_runners: number };
-      const usage = await registry.world.pool.usage("network/n");
+      const usage = await registry.fixture.pool.usage("network/n");
       return expect(usage).toMatchObject({ capacity: BigInt(max_runners), held: BigInt(total_allocations) });
     }
     case "list": {

@@ -205,10 +205,10 @@ function namesInUse(db: Database, condition = ""): string[] {
 }
 
 /**
- * The write-ahead log, synced before anything is answered but promises. SQLite can do that itself, but inside the
- * transaction: then every process waits for every other one's disk. Here the file is free again as soon as a commit is
- * written, and one sync serves all who have written before it. A commit on top of one that is not synced yet lies behind
- * it in the same file, so no answer rests on anything that a power cut could take away.
+ * The write-ahead log, synced before anything is answered but offers. SQLite can do that itself, but inside the
+ * transaction: then each process waits for the disk writes of all others. Here the lock on the file is released as soon as a
+ * commit is written, and one sync covers all commits written before it. A commit that read an unsynced one is after it in
+ * the same file, so a power cut cannot lose what an answer depends on.
  */
 class WriteAheadLog {
   #file: number | undefined;
