@@ -3,6 +3,7 @@ import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchScale } from "./scale";
 import { benchService } from "./service";
+import { benchServiceStore } from "./service/stacks";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: ratios to another program or to a lower bound, measured in one run. */
@@ -11,6 +12,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   pool: benchPool,
   scale: benchScale,
   service: benchService,
+  "service-store": benchServiceStore,
   hub: benchHub,
   loss: benchLoss,
 };

@@ -10,7 +10,6 @@ import { API, httpSubject, measureInTurn, type Rounds } from "./subjects";
 export const READS: Record<string, { path: string; count: number }> = {
   "ip/stats": { path: `${API}/ip/stats`, count: 50 },
   "ip/available": { path: `${API}/ip/available?runner=${RUNNER}&limit=100`, count: 50 },
-  "ip/reservations": { path: `${API}/ip/reservations?runner=${RUNNER}&limit=100`, count: 50 },
   // The state of pools is cached for five seconds, less than a round takes: each round reads it once.
   "/metrics": { path: "/metrics", count: 1 },
 };
