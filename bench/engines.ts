@@ -39,11 +39,11 @@ export const ENGINES: Record<EngineName, Starter> = {
 };
 
 /** Parses `sqlite,postgres`. Default: all engines. */
-export function parseEngines(list?: string): EngineName[] {
+export function parseEngines(list?: string, option = "--engines"): EngineName[] {
   const known = Object.keys(ENGINES) as EngineName[];
   const names = list === undefined ? known : list.split(",");
   const strange = names.filter((name) => !known.includes(name as EngineName));
-  if (strange.length) throw new Error(`--engines takes ${known.join(",")}, not ${strange.join(",")}`);
+  if (strange.length) throw new Error(`${option} takes ${known.join(",")}, not ${strange.join(",")}`);
   return names as EngineName[];
 }
 
@@ -101,10 +101,12 @@ async function etcdEngine(): Promise<Engine> {
   };
 }
 
+/** In the order of their keys: each batch then touches few pages of the tables. */
 async function inBatches(store: Store, rows: Row[]): Promise<void> {
-  for (let at = 0; at < rows.length; at += 20_000)
+  const sorted = [...rows].sort(([a], [b]) => (a < b ? -1 : 1));
+  for (let at = 0; at < sorted.length; at += 20_000)
     await store.transact(async (tx) => {
-      await tx.write(rows.slice(at, at + 20_000));
+      await tx.write(sorted.slice(at, at + 20_000));
     });
   await store.close();
 }

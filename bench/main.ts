@@ -2,6 +2,8 @@ import { benchHub } from "./hub";
 import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchScale } from "./scale";
+import { benchService } from "./service";
+import { benchServiceStore } from "./service/stacks";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: ratios to another program or to a lower bound, measured in one run. */
@@ -9,6 +11,8 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
   scale: benchScale,
+  service: benchService,
+  "service-store": benchServiceStore,
   hub: benchHub,
   loss: benchLoss,
 };

@@ -63,12 +63,16 @@ export async function openCase(on: Pool, { spec }: Case): Promise<void> {
 export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(rowsFor(one));
 
 export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
-  const values = filled === "at random" ? scatter(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
+  const extent = largest(spec.extents);
+  const values = filled === "at random" ? scatter(extent, count) : fromBottom(extent, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
   const counts = { offered: 0, reserved: leases.length, used: 0, quarantined: 0, held: BigInt(leases.length) };
   const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease, spec)]);
   return [...rows, ...freeRows(spec, leases), [countsKey(spec.name).at, countsKey(spec.name).codec.encode(counts)]];
 }
+
+const largest = (extents: Extent[]): Extent =>
+  extents.reduce((most, each) => (each.last - each.first > most.last - most.first ? each : most));
 
 const fromBottom = ({ first }: Extent, count: number): bigint[] =>
   Array.from({ length: count }, (_, i) => first + BigInt(i));

@@ -1,7 +1,7 @@
 import { rmSync } from "node:fs";
-import { setPriority } from "node:os";
 import { parseArgs } from "node:util";
 import { diskFolder, ENGINES, type EngineName, fileSystemOf, parseEngines } from "../engines";
+import { raisePriority } from "../measure";
 import { casesWith } from "./cases";
 import type { Claimer, Sample } from "./claimers";
 import { type CompiledProgram, compilePrograms } from "./compiled";
@@ -76,15 +76,6 @@ async function benchPools(
     rmSync(folder, { recursive: true });
   }
   return all;
-}
-
-/** Gives this process, the servers and go-ipam a higher priority than other work on this machine, if it is allowed. */
-function raisePriority(): void {
-  try {
-    setPriority(-10);
-  } catch {
-    console.error("No permission for a higher priority: other work on this machine affects the figures.");
-  }
 }
 
 interface Budget {

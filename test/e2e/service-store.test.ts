@@ -1,16 +1,13 @@
-import type { ChildProcess } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
-import { newAuthority } from "../contract/servers/certificates";
+import { type LabService, startLabService } from "./lab-service";
 import { Stack, Workspace } from "./stack";
 
 /** A stack whose store is a service, over HTTPS: first with a token for previews, then with one for deployments. Tests build on each other. */
 let lab: Lab;
 let workspace: Workspace;
-let service: ChildProcess;
+let service: LabService;
 let [preview, deploy]: (Stack | undefined)[] = [];
 let secrets: string[];
 
@@ -32,26 +29,10 @@ const createToken = async (name: string, scope: string): Promise<string> => {
 beforeAll(async () => {
   lab = await Lab.up({ runners: 1 });
   workspace = new Workspace(lab);
-  const authority = newAuthority();
-  const { cert, key } = authority.issue("service", "IP:127.0.0.1");
-  const program = join(__dirname, "../../dist/provider/cli/overlayctl.js");
-  const args = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
-  service = lab.spawnInController(process.execPath, [program, ...args], {
-    env: { ...process.env, OVERLAY_STORE: workspace.store },
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  const url = await new Promise<string>((resolve, reject) => {
-    let text = "";
-    service.stdout!.on("data", (data) => {
-      text += data;
-      const found = /listening at (https[^"]+)/.exec(text)?.[1];
-      if (found) resolve(found);
-    });
-    service.once("exit", () => reject(new Error(`overlayctl serve has ended:\n${text}`)));
-  });
+  service = await startLabService(lab, workspace.store);
   secrets = [await createToken("ci-fork", "preview"), await createToken("ci", "deploy")];
   const env = (token: string) => ({
-    OVERLAY_STORE: `${url}?ca=${authority.ca}`,
+    OVERLAY_STORE: service.store,
     OVERLAY_STORE_TOKEN: token,
     OVERLAY_SCOPE: "e2e",
     OVERLAY_ACTOR: "ann@laptop",
@@ -62,8 +43,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  service?.kill("SIGTERM");
-  if (service?.exitCode === null) await once(service, "exit");
+  await service?.stop();
   await lab?.down();
   workspace?.remove();
 });

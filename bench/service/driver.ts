@@ -1,0 +1,69 @@
+import { Connection } from "./connection";
+import type { Command, CycleAnswer, CycleCommand, GetAnswer, GetCommand, Step } from "./drivers";
+import { STEPS, summarizeLatencies } from "./latencies";
+
+/** A process that sends requests, as commands from IPC say. It shares no process with the service that it measures. */
+process.on("message", async (command: Command) => {
+  const answer = command.do === "get" ? sendGets(command) : runCycles(command);
+  process.send!(await answer.catch((error: Error) => ({ error: error.message })));
+});
+process.on("disconnect", () => process.exit());
+process.send!("ready");
+
+/** Reserve, use and release, again and again by each client, until the time is over. */
+async function runCycles({ urls, base, runner, token, clients, milliseconds }: CycleCommand): Promise<CycleAnswer> {
+  const open = (_: unknown, i: number) => Connection.open(urls[i % urls.length]!, token);
+  const connections = await Promise.all(Array.from({ length: clients }, open));
+  const latencies: Record<Step, number[]> = { reserve: [], use: [], release: [] };
+  const held = new Set<string>();
+  let [cycles, duplicates] = [0, 0];
+  const from = performance.now();
+
+  const send = async (connection: Connection, step: Step, query: string): Promise<string> => {
+    const sent = performance.now();
+    const { status, body } = await connection.send("POST", `${base}/ip/${step}?${query}`);
+    latencies[step].push(performance.now() - sent);
+    if (status !== 200) throw new Error(`${step} answered ${status}: ${body}`);
+    return body;
+  };
+  const runClient = async (connection: Connection, client: number): Promise<void> => {
+    for (let i = 0; performance.now() - from < milliseconds; i++) {
+      const container = `c${process.pid}-${client}-${i}`;
+      const reserved = JSON.parse(await send(connection, "reserve", `runner=${runner}&ttl=300`));
+      if (held.has(reserved.ip)) duplicates++;
+      held.add(reserved.ip);
+      await send(connection, "use", `token=${reserved.token}&container=${container}`);
+      held.delete(reserved.ip); // as soon as the release is sent, another client may get it
+      await send(connection, "release", `container=${container}`);
+      cycles++;
+    }
+  };
+
+  try {
+    await Promise.all(connections.map(runClient));
+    const time = performance.now() - from;
+    const all = STEPS.flatMap((step) => latencies[step]);
+    const steps = Object.fromEntries(STEPS.map((step) => [step, summarizeLatencies(latencies[step])]));
+    const summary = { ...summarizeLatencies(all), steps: steps as CycleAnswer["steps"] };
+    return { cycles, milliseconds: time, duplicates, ...summary };
+  } finally {
+    for (const connection of connections) connection.close();
+  }
+}
+
+/** One request after the other. */
+async function sendGets({ url, path, token, count }: GetCommand): Promise<GetAnswer> {
+  const connection = await Connection.open(url, token);
+  const latencies: number[] = [];
+  try {
+    for (let i = 0; i < count; i++) {
+      const sent = performance.now();
+      const { status, body } = await connection.send("GET", path);
+      latencies.push(performance.now() - sent);
+      if (status !== 200) throw new Error(`${path} answered ${status}: ${body}`);
+    }
+    return summarizeLatencies(latencies);
+  } finally {
+    connection.close();
+  }
+}

@@ -1,0 +1,174 @@
+import { cpus } from "node:os";
+import { median } from "../measure";
+import { compareRounds } from "../pool/statistics";
+import { table } from "../table";
+import type { EngineCycles } from "./cycles";
+import { type Latencies, STEPS, type Step } from "./latencies";
+import type { EngineMillion } from "./million";
+import { CLIENTS, CONSTANT, LINEAR, ONE, POOL_ITSELF, type Sample, TWO } from "./subjects";
+
+/** A system in all rounds. */
+export interface Figure {
+  system: string;
+  /** Requests a second in each round; for the pool itself, claims. */
+  rates: number[];
+  /** Medians of the rounds. Absent for the pool itself. */
+  http?: HttpFigure;
+}
+
+interface HttpFigure {
+  /** Milliseconds of a request, and those of each step. */
+  p50: number;
+  p99: number;
+  steps: Record<Step, Pick<Latencies, "p50" | "p99">>;
+  /** CPU time of the service for a request, in milliseconds. */
+  cpuMs: number;
+  /** Addresses that two clients had at the same time, in all rounds. */
+  duplicates: number;
+}
+
+export interface Report {
+  quick: boolean;
+  /** The share of the CPUs that other work used before the measurement. */
+  busy: number;
+  cycles: EngineCycles[];
+  million: EngineMillion[];
+}
+
+export function figureOf(system: string, samples: Sample[]): Figure {
+  const http = samples.flatMap((sample) => sample.http ?? []);
+  const rates = samples.map(({ rate }) => round(rate));
+  if (http.length === 0) return { system, rates };
+  const middle = (of: (sample: (typeof http)[number]) => number) => round(median(http.map(of)), 3);
+  const steps = STEPS.map((step) => [
+    step,
+    { p50: middle(({ steps }) => steps[step].p50), p99: middle(({ steps }) => steps[step].p99) },
+  ]);
+  return {
+    system,
+    rates,
+    http: {
+      p50: middle(({ p50 }) => p50),
+      p99: middle(({ p99 }) => p99),
+      steps: Object.fromEntries(steps) as HttpFigure["steps"],
+      cpuMs: middle(({ cpuMs }) => cpuMs),
+      duplicates: http.reduce((sum, { duplicates }) => sum + duplicates, 0),
+    },
+  };
+}
+
+const round = (value: number, digits = 1): number => Number(value.toFixed(digits));
+
+/** A ratio or a time, and the aim for it. */
+export interface Aim {
+  what: string;
+  value: number;
+  unit: "×" | " ms";
+  atLeast?: number;
+  atMost?: number;
+}
+
+export function printReport(report: Report): void {
+  const { cycles, million, busy } = report;
+  const aims = [...cycles.flatMap(cycleAims), ...million.flatMap(millionAims)];
+  console.log(`${CLIENTS} clients on loopback, ${cpus().length} CPUs for them, the service and its store.`);
+  console.log(`Other work used ${Math.round(busy * 100)} % of the CPUs before.\n`);
+  for (const each of cycles) printCycles(each);
+  for (const each of million) printMillion(each);
+  console.log(`${table([["", "", "aim"], ...aims.map(aimRow)])}\n`);
+  console.log(JSON.stringify({ ...report, aims }));
+}
+
+function printCycles({ engine, durability, figures }: EngineCycles): void {
+  const [constant, linear] = [find(figures, CONSTANT), find(figures, LINEAR)];
+  const rows = figures.map((figure) => [
+    figure.system,
+    whole(median(figure.rates)),
+    ...(figure.http ? httpCells(figure.http, median(figure.rates)) : ["", "", "", ""]),
+    figure.http ? ratioText(figure, constant) : "",
+    figure.http ? ratioText(figure, linear) : "",
+  ]);
+  const heading = [engine, "requests/s", "cycles/s", "p50 ms", "p99 ms", "CPU ms", "/ constant", "/ linear"];
+  console.log(table([heading, ...rows], [1, 2, 3, 4, 5, 6, 7]));
+  console.log(`${engine}: ${durability}. ${describeDuplicates(figures)}\n`);
+}
+
+const httpCells = ({ p50, p99, cpuMs }: HttpFigure, rate: number): string[] => [
+  whole(rate / STEPS.length),
+  p50.toFixed(1),
+  p99.toFixed(1),
+  cpuMs.toFixed(2),
+];
+
+/** Every client of the constant answer gets the same address. */
+function describeDuplicates(figures: Figure[]): string {
+  const duplicates = figures.filter(({ system }) => system !== CONSTANT).map(({ http }) => http?.duplicates ?? 0);
+  return `Addresses given twice: ${duplicates.reduce((sum, each) => sum + each, 0)}.`;
+}
+
+function printMillion({ engine, leases, cycles, reads }: EngineMillion): void {
+  const row = (what: string, empty: number, full: number, digits: number) => [
+    what,
+    empty.toFixed(digits),
+    full.toFixed(digits),
+    `${(full / empty).toFixed(2)}×`,
+  ];
+  const { empty, full } = cycles;
+  const rows = [
+    row("requests/s: reserve, use, release", median(empty.rates), median(full.rates), 0),
+    row("their p99, ms", empty.http!.p99, full.http!.p99, 1),
+    ...reads.map((each) => row(`GET ${each.read}, ms`, median(each.empty), median(each.full), 2)),
+  ];
+  const heading = [engine, "empty", `${leases.toLocaleString("en")} leases`, ""];
+  console.log(`${table([heading, ...rows], [1, 2, 3])}\n`);
+}
+
+function cycleAims({ engine, figures }: EngineCycles): Aim[] {
+  const [one, two, pool] = [find(figures, ONE), find(figures, TWO), find(figures, POOL_ITSELF)];
+  const compare = (a: Figure, b: Figure) => compareRounds(a.rates, b.rates).median;
+  return [
+    {
+      what: `${engine}: requests / claims of the pool, 32 together`,
+      value: compare(one, pool),
+      unit: "×",
+      ...(engine === "sqlite" && { atLeast: 0.5 }),
+    },
+    { what: `${engine}: two instances / one`, value: compare(two, one), unit: "×" },
+    ...[one, two].map(({ system, http }): Aim => {
+      return { what: `${engine}, ${system}: p99`, value: http!.p99, unit: " ms", atMost: 20 };
+    }),
+  ];
+}
+
+function millionAims({ engine, leases, cycles, reads }: EngineMillion): Aim[] {
+  const many = leases.toLocaleString("en");
+  const aim = { unit: "×", atMost: 2 } as const;
+  return [
+    {
+      ...aim,
+      what: `${engine}: time of a request with ${many} leases / empty`,
+      value: compareRounds(cycles.empty.rates, cycles.full.rates).median,
+    },
+    ...reads.map(({ read, empty, full }) => ({
+      ...aim,
+      what: `${engine}: GET ${read} with ${many} leases / empty`,
+      value: compareRounds(full, empty).median,
+    })),
+  ];
+}
+
+function aimRow({ what, value, unit, atLeast, atMost }: Aim): string[] {
+  const aim =
+    atLeast !== undefined
+      ? `≥ ${atLeast}: ${value >= atLeast ? "met" : "missed"}`
+      : atMost !== undefined
+        ? `≤ ${atMost}: ${value <= atMost ? "met" : "missed"}`
+        : "";
+  return [what, `${value.toFixed(unit === "×" ? 2 : 1)}${unit}`, aim];
+}
+
+const find = (figures: Figure[], system: string): Figure => figures.find((figure) => figure.system === system)!;
+
+const ratioText = (a: Figure, b: Figure): string => compareRounds(a.rates, b.rates).median.toFixed(2);
+
+const whole = (value: number): string => Math.round(value).toLocaleString("en");
