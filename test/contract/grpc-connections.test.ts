@@ -170,7 +170,11 @@ test("connections without a valid call are closed when there are nearly too many
   const watcher = service.connect().watch({}, admin);
   await watcher.next();
   const [host, port] = service.address.split(":") as [string, string];
-  const strangers = Array.from({ length: 30 }, () => connect(Number(port), host).on("error", () => {}));
+  const strangers = Array.from({ length: 30 }, () =>
+    connect(Number(port), host)
+      .on("error", () => {})
+      .resume(),
+  );
   await expect.poll(() => strangers.filter(({ closed }) => closed).length).toBeGreaterThan(20);
   await reserve("c1");
   expect(await watcher.event()).toMatchObject({ kind: "EVENT_KIND_CLAIMED" });
