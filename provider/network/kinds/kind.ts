@@ -11,7 +11,7 @@ import type { FileToWrite } from "../render/shell";
 export interface ItemKind<T extends Item> {
   /** Whether it needs another item of the same kind, and is created after it. */
   needsSameKind?(item: T): boolean;
-  /** Whether only one owner of a network has it: it takes over a record that lists it, if the lease of that record is gone. */
+  /** Whether only one owner of a network can have it. A new owner takes over the record that lists it, once the lease of that is gone. */
   isUnique: boolean;
   /** As it is stored in a record: without what follows from other items. */
   toRecord(item: T): T;
@@ -80,7 +80,7 @@ export interface ScriptParts {
   files: string[];
   /** Before `ip`: of the devices only anchors are created and removed here. */
   shell: string[];
-  /** Lines of `ip -batch`, which takes every range without a family for an IPv4 one. */
+  /** Lines of `ip -batch`, of both families; in one for `ip rule` every range would be taken for one of IPv4. */
   ip: string[];
   /** Commands of the shell that need the devices. */
   late: string[];

@@ -43,7 +43,7 @@ export const policyKind: ItemKind<PolicyRule> = {
   disappearsWith: () => undefined,
   compare: (item, facts) => (facts.policies.has(policyKey(item)) ? [] : undefined),
   render({ verb, item }, parts) {
-    // In a batch `ip` takes every range for an IPv4 one.
+    // In a batch `ip rule` takes every range for an IPv4 one.
     parts.shell.push(verb === "remove" ? `ip -${item.family} rule del ${formatPolicy(item)}` : renderAddPolicy(item));
   },
   bootSteps: (item) => [{ verb: "add", item }],
