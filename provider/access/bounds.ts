@@ -16,6 +16,13 @@ export const isPoolInBounds = ({ network, pool }: Bounds, name: string): boolean
 export const isEventInBounds = (bounds: Bounds, { pool, tenant }: Event): boolean =>
   isPoolInBounds(bounds, pool) && (bounds.tenant === undefined || isSameTenant(tenant, bounds.tenant));
 
+/** An event as its reader may see it. The owner that has the values now may be of another tenant. */
+export function showEvent<E extends Event>({ tenant }: Bounds, event: E): E {
+  if (!tenant || event.takenBy === undefined) return event;
+  const { takenBy: _, ...shown } = event;
+  return shown as E;
+}
+
 /** Bounds as a user writes them. */
 export const boundsFields = {
   tenant: tenantText.optional(),

@@ -115,11 +115,11 @@ export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
     "Request one inside it.",
   );
 
-/** A child pool with values that its lease does not have. */
-export const outsideLeaseError = (spec: PoolSpec, lease: Lease): OverlayError =>
+/** A child pool with values outside of those that its lease has for it. */
+export const outsideLeaseError = (spec: PoolSpec, held: Extent[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${capitalize(describePool(spec.name))} would give out ${formatExtents(spec.kind, spec.extents)}, which is not all in what ${lease.owner} holds for it.`,
+    `${capitalize(describePool(spec.name))} would give out ${formatExtents(spec.kind, spec.extents)}; its lease has ${formatExtents(spec.kind, held)} for it.`,
     "Give the pool values of its lease only.",
   );
 

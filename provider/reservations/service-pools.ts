@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import { sameExtents, total } from "../pool/extents";
 import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/types";
-import { capitalize, describePool, poolNamed } from "../pool-names";
+import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
 import { parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
 import type { Context } from "./context";
@@ -92,7 +92,7 @@ async function findOpener(pool: Pool, name: string): Promise<Lease | undefined> 
 }
 
 const isOfService = ({ owner, childPool }: Lease): boolean =>
-  childPool !== undefined && owner.startsWith(SERVICE) && poolNamed(owner.slice(SERVICE.length)) === childPool;
+  childPool !== undefined && owner === ownerOfPool(childPool.slice(IP_POOLS.length));
 
 /** `POOL_IN_USE` while it has leases. Pools of stacks are deleted by their stack. */
 export async function deletePool(context: Context, name: string): Promise<PoolSpec> {

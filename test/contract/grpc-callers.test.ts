@@ -141,6 +141,20 @@ test("the tenant comes from the token: a request for another one is refused", as
   expect(await client.outcome("Ipam.CreatePool", pool, acme)).toBe("PERMISSION_DENIED TENANT_MISMATCH");
 });
 
+test("an error does not name the owner of another tenant's lease", async () => {
+  await stage.make("IPPool", "shared", { ranges: ["10.199.0.0/30"], allocation: "lowest" });
+  const request = { serviceUid: "secret", pool: "shared", ip: "10.199.0.1" };
+  await client.call("Ipam.AllocateIP", request, await tokenWith(["reserve"], { tenant: ACME }));
+  const other = client.call(
+    "Ipam.AllocateIP",
+    { ...request, serviceUid: "u2" },
+    await tokenWith(["reserve"], { tenant: OTHER }),
+  );
+  await expect(other).rejects.toThrow(
+    /IP_IN_USE: Address 10\.199\.0\.1 of IPPool shared is reserved by another tenant\. Request another value/,
+  );
+});
+
 test("a call counts against the rate limit of its token", async () => {
   const limited = await GrpcService.on(stage.pool, { limits: { rateLimit: 3 } });
   const connection = limited.connect();

@@ -12,7 +12,7 @@ import { leaseKey, leasesOf, nameKey, poolKey } from "../storage/keys";
 import { isExpired, isLive, occupies, replaceLease, replaceRows, specOf } from "../storage/leases";
 import { type PoolRecord, specText } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
-import { type Details, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
+import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
 import { isOwnedBy, mustBeHoldable, mustBeNameable, mustBeOpenable, show } from "./access";
 import { endLease, expireLease, isPreemptible, NO_QUARANTINE, quarantineEnd } from "./end-lease";
 import { createPool, dropFreeRows, dropPool, freeRows } from "./pools";
@@ -88,25 +88,23 @@ const hasSameRanges = async (tx: WriteBuffer, spec: PoolSpec): Promise<boolean> 
   return old !== undefined && rangesText(old.spec) === rangesText(spec);
 };
 
-/** Ids and ports are below this. */
-const NUMBERS = 1n << 32n;
+/** Ids and ports. */
+const NUMBERS: Extent = { first: 0n, last: 0xffff_ffffn };
+
+const hasNumbers = ({ kind }: PoolSpec): boolean => kind === "id" || kind === "port";
 
 /**
  * A pool gives out addresses of its lease, so that two pools do not give out the same ones. The lease of a runner is an id: its addresses are
  * in the block of its network.
  */
 async function mustBeInLease(tx: WriteBuffer, lease: Lease, spec: PoolSpec): Promise<void> {
-  const isNumber = ({ kind }: PoolSpec): boolean => kind === "id" || kind === "port";
   const parent = await tx.get(poolKey(lease.pool));
-  if (isNumber(spec)) {
-    if (spec.extents.some(({ last }) => last >= NUMBERS)) throw outsideLeaseError(spec, lease);
-  } else if (!parent || !isNumber(parent.spec)) {
-    if (!covers(lease.extents, spec.extents)) throw outsideLeaseError(spec, lease);
-  } else {
-    const block = parent.opener && (await tx.get(leaseKey(parent.opener.pool, parent.opener.uid)));
-    if (block && !covers(block.extents, spec.extents)) throw outsideLeaseError(spec, lease);
-    if (tx.options.access) await mustNotOverlapSiblings(tx, lease, spec);
-  }
+  const isRunner = !hasNumbers(spec) && parent !== undefined && hasNumbers(parent.spec);
+  const opener = isRunner ? parent.opener : undefined;
+  const block = opener && (await tx.get(leaseKey(opener.pool, opener.uid)));
+  const held = hasNumbers(spec) ? [NUMBERS] : (block ?? lease).extents;
+  if (!covers(held, spec.extents)) throw outsideLeaseError(spec, held);
+  if (isRunner && tx.options.access) await mustNotOverlapSiblings(tx, lease, spec);
 }
 
 /** Runners of a network: the network's settings decide which addresses belong to an id, but a user with bounds may not follow them. */

@@ -18,13 +18,15 @@ const TENANT_DEFAULTS = { clusterIP: { range: extent("10.96.0.0/12"), prefixLeng
 const owner = (name: string): string => `s/urn:pulumi:prod::shop::overlay:index:T::${name}`;
 
 let pool: PoolRun;
+let now: number;
 let service: TestService;
 let token: string;
 let held: Lease;
 let offered: Lease;
 
 beforeEach(async () => {
-  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator" });
+  now = Date.UTC(2030, 0, 1);
+  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator", clock: () => now });
   await makePool("web", "192.168.7.0/29", {}, "operator");
   await makePool("priv", "192.168.8.0/29", { tenant: OTHER }, "secret-priv");
   const details = { tenant: OTHER, labels: { secret: "secret" }, data: { secret: "secret" } };
@@ -67,6 +69,11 @@ const at = (name: string, ...addresses: string[]): Request => ({
 });
 
 const hexadecimal = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
+
+const fromWire = (text: unknown): Extent => {
+  const [first, last] = String(text).split("-");
+  return { first: BigInt(`0x${first}`), last: BigInt(`0x${last}`) };
+};
 
 /** As JSON has it. */
 const toWire = (value: unknown): unknown => {
@@ -328,6 +335,7 @@ describe("errors do not name owners, values and pools of others", () => {
 
   test("a full pool names the caller's own leases", async () => {
     await send("claim", claimOf({}));
+    now += 1000;
     for (let i = 4; i < 8; i++) await pool.claim({ ...at(`secret-${i}`), tenant: OTHER });
     const { body } = await send("claim", claimOf({ owner: owner("next") }));
     expect(body.what).toMatch(/longest unseen first: .*another tenant/);
@@ -344,6 +352,32 @@ describe("errors do not name owners, values and pools of others", () => {
       expect.stringMatching(/^Address 192.168.7.0 of IPPool web was released by another tenant at /),
     ]);
     expect(text).not.toContain("secret");
+  });
+
+  test("a promise that was broken", async () => {
+    const terms = { inUp: false };
+    const { lease } = (await send("offer", { request: at("mine"), terms })).body.result!;
+    now += 3_601_000;
+    await pool.claim({ ...at("secret-next"), want: lease!.extents.map(fromWire), tenant: OTHER });
+    const { result, body } = await send("offer", { request: at("mine"), terms: { inUp: true } });
+    expect(result).toBe("409 PLAN_STALE");
+    expect(body.what).toMatch(
+      /^Address 192\.168\.7\.3 of IPPool web was promised to T mine at .* and is now reserved by another tenant\.$/,
+    );
+    const shown = await send("offer", { request: at("mine"), terms });
+    expect(shown.body.result!.lease!.warnings).toEqual([expect.stringContaining("is now reserved by another tenant.")]);
+    expect(shown.text).not.toContain("secret");
+  });
+
+  test("a pool of the tenant with leases of others", async () => {
+    const lease = await pool.claim({
+      ...poolOf("192.168.9.0/29", { childPool: specOf("open", "192.168.9.0/29") }).request,
+      tenant: ACME,
+    });
+    await pool.claim({ pool: "pool/open", owner: owner("secret-guest"), type: "IPReservation", tenant: OTHER });
+    const { result, body } = await send("close", placeOf(lease));
+    expect(result).toBe("409 POOL_IN_USE");
+    expect(body.what).toBe("IPPool open still has leases: another tenant.");
   });
 
   test("through the routes for addresses", async () => {
