@@ -435,12 +435,15 @@ describe("a failure of the service", () => {
 test("a request that is under way when the process ends is answered, and its connection is closed", async () => {
   const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
   const find = stage.pool.operations.findAccessToken.bind(stage.pool.operations);
-  stage.pool.operations.findAccessToken = async (id) => {
-    await sleep(300);
-    return find(id);
-  };
+  const underWay = new Promise<void>((resolve) => {
+    stage.pool.operations.findAccessToken = async (id) => {
+      resolve();
+      await sleep(300);
+      return find(id);
+    };
+  });
   const answer = fetch(`${url}${API}/ip/stats`, { headers: { authorization: `Bearer ${token}` } });
-  await sleep(100);
+  await underWay;
   service.stop.abort();
   const { status, headers } = await answer;
   expect([status, headers.get("connection")]).toEqual([200, "close"]);
