@@ -26,10 +26,11 @@ afterAll(async () => {
 });
 
 /** Starts an honest client. The result ends it, and prints and returns its latencies. */
-function honestClient(): (during: string) => Promise<number[]> {
+async function honestClient(): Promise<(during: string) => Promise<number[]>> {
   const args = ["--import", "tsx", join(__dirname, "honest-client.ts"), service.url, token];
   const child = spawn(process.execPath, args, { stdio: ["pipe", "pipe", "inherit"] });
   const output = text(child.stdout);
+  await once(child.stdout, "data");
   return async (during) => {
     child.stdin.end();
     const sorted = (JSON.parse(await output) as number[]).sort((a, b) => a - b);
@@ -52,14 +53,14 @@ const open = (): Socket => {
 };
 
 test("with nothing else, for comparison", async () => {
-  const stop = honestClient();
+  const stop = await honestClient();
   await sleep(5000);
   expect((await stop("alone")).length).toBeGreaterThan(5);
 });
 
 test("bodies of 10 MB are refused before they are read, also without a length and without a token", async () => {
   const before = await rssMb();
-  const stop = honestClient();
+  const stop = await honestClient();
   const send = async (headers: Record<string, string>, body: string | ReadableStream): Promise<number> => {
     const request = { method: "POST", headers: { "content-type": "application/json", ...headers }, body };
     const answer = await fetch(`${service.url}/api/overlay/ip/reserve`, {
@@ -97,7 +98,7 @@ test("bodies of 10 MB are refused before they are read, also without a length an
 });
 
 test("requests whose headers or bodies arrive byte by byte are ended, and delay no other", async () => {
-  const stop = honestClient();
+  const stop = await honestClient();
   const headers = `POST /api/overlay/ip/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\nX: ${"y".repeat(2000)}`;
   const body = `${headers}\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{`;
   const started = performance.now();
@@ -153,7 +154,7 @@ test("10,000 connections that send nothing do not keep others out", async () => 
   try {
     await waitFor(() => (last.opened + last.ended >= 9900 ? true : undefined), 120);
     console.log(`idle connections: ${last.opened} open, ${last.ended} were closed by the service`);
-    const stop = honestClient();
+    const stop = await honestClient();
     await sleep(10_000);
     expect((await stop("10,000 idle connections")).length).toBeGreaterThan(5);
     console.log(`memory: ${(await rssMb()).toFixed()} MB`);

@@ -2,8 +2,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayClient } from "../../provider/client";
 
 /**
- * A client process, `honest-client.ts URL TOKEN`: reserves, uses and releases until its input ends, and prints the milliseconds of a request in each
- * round as JSON. It shares no connection and no time with the clients that disturb it.
+ * A client process, `honest-client.ts URL TOKEN`: prints a blank line, reserves, uses and releases until its input ends, and prints the milliseconds of a
+ * request in each round as JSON. It shares no connection and no time with the clients that disturb it.
  */
 async function main([baseUrl, token]: string[]): Promise<void> {
   const client = new OverlayClient({ baseUrl: baseUrl!, token: token!, retries: 0, timeout: 20_000 });
@@ -12,6 +12,7 @@ async function main([baseUrl, token]: string[]): Promise<void> {
   process.stdin.resume().once("end", () => {
     isStopped = true;
   });
+  process.stdout.write("\n");
   while (!isStopped) {
     const started = performance.now();
     await client.withAddress("node1", async () => {}); // three requests
