@@ -39,8 +39,6 @@ export interface Kill {
 /** A resource in Pulumi's state. */
 export interface StateEntry {
   inputs: Values;
-  /** Of its lease: it changes when the resource is created again. */
-  leaseUid: string;
 }
 
 const planSchema = z.object({
@@ -163,12 +161,7 @@ export class FuzzStack {
   /** Resources of ours, by name. */
   state(): Map<string, StateEntry> {
     const current = this.#resources().filter((each) => !each.delete);
-    return new Map(
-      current.map(({ urn, inputs = {}, outputs }) => [
-        nameIn(urn),
-        { inputs: comparable(inputs), leaseUid: String(outputs?.leaseId).split(".")[0]! },
-      ]),
-    );
+    return new Map(current.map(({ urn, inputs = {} }) => [nameIn(urn), { inputs: comparable(inputs) }]));
   }
 
   /** Of all resources of ours, also of those that are yet to be deleted. */
