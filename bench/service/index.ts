@@ -22,10 +22,15 @@ export async function benchService(args: string[]): Promise<void> {
   const engines = named.filter((name) => !ENGINES[name].missing);
   const programs = compilePrograms();
   raisePriority();
-  const report: Report = { quick: values.quick, busy: await busyShare(), cycles: [], million: [] };
-  const engineList = (part: Part): EngineName[] => (parts.includes(part) ? engines : []);
-  for (const name of engineList("cycles")) report.cycles.push(await benchCycles(name, programs, budget));
-  for (const name of engineList("million")) report.million.push(await benchMillion(name, programs, budget));
+  const report: Report = { quick: values.quick, busy: 0, cycles: [], million: [] };
+  const run = async <T>(part: Part, into: T[], bench: (engine: EngineName) => Promise<T>): Promise<void> => {
+    for (const name of parts.includes(part) ? engines : []) {
+      report.busy = Math.max(report.busy, await busyShare());
+      into.push(await bench(name));
+    }
+  };
+  await run("cycles", report.cycles, (name) => benchCycles(name, programs, budget));
+  await run("million", report.million, (name) => benchMillion(name, programs, budget));
   printReport(report);
 }
 

@@ -1,6 +1,6 @@
 import { cpus } from "node:os";
 import { median } from "../measure";
-import { compareRounds } from "../pool/statistics";
+import { compareRounds, summarize } from "../pool/statistics";
 import { table } from "../table";
 import type { EngineCycles } from "./cycles";
 import { type Latencies, STEPS, type Step } from "./latencies";
@@ -29,7 +29,7 @@ interface HttpFigure {
 
 export interface Report {
   quick: boolean;
-  /** The share of the CPUs that other work used before the measurement. */
+  /** The highest share of the CPUs that other work used before an engine was measured. */
   busy: number;
   cycles: EngineCycles[];
   million: EngineMillion[];
@@ -72,7 +72,7 @@ export function printReport(report: Report): void {
   const { cycles, million, busy } = report;
   const aims = [...cycles.flatMap(cycleAims), ...million.flatMap(millionAims)];
   console.log(`${CLIENTS} clients on loopback, ${cpus().length} CPUs for them, the service and its store.`);
-  console.log(`Other work used ${Math.round(busy * 100)} % of the CPUs before.\n`);
+  console.log(`Other work used up to ${Math.round(busy * 100)} % of the CPUs before a measurement.\n`);
   for (const each of cycles) printCycles(each);
   for (const each of million) printMillion(each);
   console.log(`${table([["", "", "aim"], ...aims.map(aimRow)])}\n`);
@@ -83,7 +83,7 @@ function printCycles({ engine, durability, figures }: EngineCycles): void {
   const [constant, linear] = [find(figures, CONSTANT), find(figures, LINEAR)];
   const rows = figures.map((figure) => [
     figure.system,
-    whole(median(figure.rates)),
+    rangeText(figure.rates),
     ...(figure.http ? httpCells(figure.http, median(figure.rates)) : ["", "", "", ""]),
     figure.http ? ratioText(figure, constant) : "",
     figure.http ? ratioText(figure, linear) : "",
@@ -170,5 +170,11 @@ function aimRow({ what, value, unit, atLeast, atMost }: Aim): string[] {
 const find = (figures: Figure[], system: string): Figure => figures.find((figure) => figure.system === system)!;
 
 const ratioText = (a: Figure, b: Figure): string => compareRounds(a.rates, b.rates).median.toFixed(2);
+
+/** Rounds that differ a lot show that other work was running meanwhile. */
+function rangeText(rates: number[]): string {
+  const { median, min, max } = summarize(rates);
+  return `${whole(median)} (${whole(min)}–${whole(max)})`;
+}
 
 const whole = (value: number): string => Math.round(value).toLocaleString("en");
