@@ -141,7 +141,15 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
           used_by: "web-1",
         },
         { ...lease, pool: "pool/lb", address: "10.1.2.4", owner: "overlayctl/lb/job", tenant: "acme/web" },
-        { ...lease, pool: "pool/lb", address: "10.1.2.5", owner: "before", state: "quarantined", created_by: null },
+        {
+          ...lease,
+          pool: "pool/lb",
+          address: "10.1.2.5",
+          owner: "before",
+          state: "quarantined",
+          tenant: "acme/web",
+          created_by: null,
+        },
         { ...lease, pool: "pool/ports", number: 8000, owner: `${STACK}port` },
         { ...lease, pool: "pool/v6", address: "fd00::1:0:a:0:b", owner: "v6" },
       ]);
