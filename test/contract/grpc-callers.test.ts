@@ -142,8 +142,8 @@ test("the tenant comes from the token: a request for another one is refused", as
 });
 
 test("an error does not name the owner of another tenant's lease", async () => {
-  await stage.make("IPPool", "shared", { ranges: ["10.199.0.0/30"], allocation: "lowest" });
-  const request = { serviceUid: "secret", pool: "shared", ip: "10.199.0.1" };
+  await stage.make("IPPool", "shared", { ranges: ["10.201.0.0/30"], allocation: "lowest" });
+  const request = { serviceUid: "secret", pool: "shared", requestedIp: "10.201.0.1" };
   await client.call("Ipam.AllocateIP", request, await tokenWith(["reserve"], { tenant: ACME }));
   const other = client.call(
     "Ipam.AllocateIP",
@@ -151,7 +151,7 @@ test("an error does not name the owner of another tenant's lease", async () => {
     await tokenWith(["reserve"], { tenant: OTHER }),
   );
   await expect(other).rejects.toThrow(
-    /IP_IN_USE: Address 10\.199\.0\.1 of IPPool shared is reserved by another tenant\. Request another value/,
+    /IP_IN_USE: Address 10\.201\.0\.1 of IPPool shared is reserved by another tenant\. Request another value/,
   );
 });
 

@@ -208,8 +208,8 @@ describe("two instances that get every other request", () => {
   test.each(stores)("on %s: a network and its runners have the pools that preview has shown", async (_, open) => {
     await serve(...(await open()));
     const [preview, up] = [await newRun(), await newRun()];
-    const spec = { ...network("n", "10.0.0.0/8").childPool, allocation: "random" as const };
-    const opened = await up.claim({ ...network("n", "10.0.0.0/8"), childPool: spec });
+    const spec = { ...network("n", "::/96").childPool, allocation: "random" as const };
+    const opened = await up.claim({ ...network("n", "::/96"), childPool: spec });
     const runner: Request = {
       pool: opened.childPool!,
       owner: a,

@@ -59,7 +59,7 @@ export async function takeNames(tx: WriteBuffer, lease: Lease, formerOwner?: str
   for (const name of lease.names ?? []) {
     const place = await tx.get(nameKey(name));
     const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
-    const isKept = holder?.uid === lease.uid;
+    const isKept = holder?.uid === lease.uid && holder.pool === lease.pool;
     if (!isKept) mustBeNameable(tx, name, lease);
     if (!holder || isKept || (await takeName(tx, holder, lease, name, formerOwner))) taken.push(name);
   }
@@ -137,7 +137,7 @@ async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, unti
  */
 async function takePoolName(tx: WriteBuffer, lease: Lease, name: string, formerOwner?: string): Promise<boolean> {
   const opener = (await tx.get(poolKey(name)))?.opener;
-  if (!opener || opener.uid === lease.uid) return true;
+  if (!opener || (opener.uid === lease.uid && opener.pool === lease.pool)) return true;
   const holder = await tx.get(leaseKey(opener.pool, opener.uid));
   if (!holder || isExpired(holder, tx.now)) {
     if (holder) await expireLease(tx, holder);

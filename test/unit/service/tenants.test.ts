@@ -22,13 +22,15 @@ let now: number;
 let service: TestService;
 let token: string;
 let held: Lease;
+/** Of the pool priv. */
+let priv: Lease;
 let offered: Lease;
 
 beforeEach(async () => {
   now = Date.UTC(2030, 0, 1);
   pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator", clock: () => now });
   await makePool("web", "192.168.7.0/29", {}, "operator");
-  await makePool("priv", "192.168.8.0/29", { tenant: OTHER }, "secret-priv");
+  priv = await makePool("priv", "192.168.8.0/29", { tenant: OTHER }, "secret-priv");
   const details = { tenant: OTHER, labels: { secret: "secret" }, data: { secret: "secret" } };
   held = await pool.claim({ ...at("secret-db", "192.168.7.0"), ...details, names: ["user/web/db"] });
   offered = await pool.offer({ ...at("secret-offer", "192.168.7.1"), ...details, names: ["user/web/offer"] });
@@ -120,6 +122,7 @@ const claimOf = (request: Partial<Request>) => ({ request: { ...at("mine"), ...r
 const offerOf = (request: Partial<Request>) => ({ ...claimOf(request), terms: { inUp: false } });
 const poolOf = (range: string, more: Partial<Request>) =>
   claimOf({ pool: "space/default", type: "IPPool", want: [extent(range)], ...more });
+const identityOf = ({ uid, leaseId }: Lease) => ({ identity: { uid, leaseId } });
 const placeOf = ({ pool, leaseId }: Lease) => ({ pool, leaseId });
 
 describe("a caller of one tenant changes nothing of others, and reads nothing of them", () => {
@@ -178,8 +181,24 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
     [
       "imports under the uid of a lease",
       "importLeases",
-      () => ({ leases: [{ ...at("mine", "192.168.7.5"), identity: { uid: held.uid, leaseId: held.leaseId } }] }),
+      () => ({ leases: [{ ...at("mine", "192.168.7.5"), ...identityOf(held) }] }),
       "403 ACCESS_DENIED",
+    ],
+    [
+      "imports under the uid of a lease in another pool, for its name",
+      "importLeases",
+      () => ({
+        leases: [{ ...at("mine", "192.168.9.0/29"), pool: "space/default", ...identityOf(held), names: held.names }],
+      }),
+      "200",
+    ],
+    [
+      "imports under the uid of a lease in another pool, for its child pool",
+      "importLeases",
+      () => ({
+        leases: [{ ...at("mine", "192.168.7.5"), ...identityOf(priv), childPool: specOf("priv", "192.168.7.5") }],
+      }),
+      "200",
     ],
     ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "403 ACCESS_DENIED"],
     ["claims an overlapping range", "claim", () => poolOf("192.168.8.0/30", {}), "409 PLAN_STALE"],
