@@ -15,6 +15,8 @@ const RECONNECT_MS = 1000;
 export interface StreamOptions {
   after: Position;
   accepts(event: LoggedEvent): boolean;
+  /** What the client may read of an event; default: all of it. */
+  show?(event: LoggedEvent): LoggedEvent;
   signal: AbortSignal;
   heartbeatMs?: number | undefined;
 }
@@ -32,7 +34,7 @@ export const describeLoggedEvent = ({ id, ...event }: LoggedEvent): NumberedChan
  */
 export async function* renderStream(
   feed: EventFeed,
-  { after, accepts, signal, heartbeatMs = HEARTBEAT_MS }: StreamOptions,
+  { after, accepts, show = (event) => event, signal, heartbeatMs = HEARTBEAT_MS }: StreamOptions,
 ): AsyncGenerator<string, void, void> {
   yield `retry: ${RECONNECT_MS}\nid: ${formatPosition(after)}\n\n`;
   let [seen, written] = [after, Date.now()];
@@ -40,7 +42,10 @@ export async function* renderStream(
     for await (const events of feed.follow(after.id, signal, heartbeatMs)) {
       const newest = events.at(-1);
       if (newest) seen = positionOf(newest);
-      const text = events.filter(accepts).map(renderEvent).join("");
+      const text = events
+        .filter(accepts)
+        .map((event) => renderEvent(event, show(event)))
+        .join("");
       const isForOthers = events.length > 0 && text === "";
       if (isForOthers && Date.now() - written < heartbeatMs) continue;
       yield text === "" ? `: heartbeat\nid: ${formatPosition(seen)}\n\n` : text;
@@ -52,8 +57,8 @@ export async function* renderStream(
   }
 }
 
-const renderEvent = (event: LoggedEvent): string =>
-  `id: ${formatPosition(positionOf(event))}\nevent: ${event.what}\ndata: ${JSON.stringify(describeLoggedEvent(event))}\n\n`;
+const renderEvent = (event: LoggedEvent, shown: LoggedEvent): string =>
+  `id: ${formatPosition(positionOf(event))}\nevent: ${event.what}\ndata: ${JSON.stringify(describeLoggedEvent(shown))}\n\n`;
 
 const renderLost = ({ code, what, fix }: OverlayError): string =>
   `event: lost\ndata: ${JSON.stringify({ code, what, fix })}\n\n`;

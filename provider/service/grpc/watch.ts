@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { type Bounds, expandPoolName, isEventInBounds } from "../../access";
+import { type Bounds, expandPoolName, isEventInBounds, showEvent } from "../../access";
 import type { LoggedEvent } from "../../pool/types";
 import { createPoolInput, reserveInput } from "../../reservations";
 import type { EventFeed } from "../events/feed";
@@ -32,7 +32,8 @@ export async function* watch(
   await feed.mustHave({ id: position });
   const close = metrics.openStream();
   try {
-    yield* followFrom(feed, { position, isSent, signal });
+    const show = (event: LoggedEvent) => showEvent(caller, event);
+    yield* followFrom(feed, { position, isSent, show, signal });
   } finally {
     close();
   }
@@ -47,15 +48,16 @@ const filterOf = ({ pool, network, tenant }: z.output<typeof watchRequest>): Bou
 interface FollowOptions {
   position: number;
   isSent(event: LoggedEvent): boolean;
+  show(event: LoggedEvent): LoggedEvent;
   signal: AbortSignal;
 }
 
-async function* followFrom(feed: EventFeed, { position, isSent, signal }: FollowOptions): AsyncGenerator<object> {
+async function* followFrom(feed: EventFeed, { position, isSent, show, signal }: FollowOptions): AsyncGenerator<object> {
   yield { position };
   let [seen, sentAt] = [position, Date.now()];
   for await (const events of feed.follow(position, signal, HEARTBEAT_MS)) {
     for (const event of events.filter(isSent)) {
-      yield { position: event.id, event: toEventMessage(event) };
+      yield { position: event.id, event: toEventMessage(show(event)) };
       sentAt = Date.now();
     }
     seen = events.at(-1)?.id ?? seen;

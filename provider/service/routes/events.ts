@@ -1,7 +1,7 @@
 import { Readable } from "node:stream";
 import type { FastifyReply } from "fastify";
 import type { z } from "zod";
-import { type Bounds, expandPoolName, isEventInBounds } from "../../access";
+import { type Bounds, expandPoolName, isEventInBounds, showEvent } from "../../access";
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
@@ -38,6 +38,7 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       await feed.mustHave(after);
       const filter = filterOf(query);
       const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);
+      const show = (event: LoggedEvent) => showEvent(caller, event);
       whenAborted(closed, metrics.openStream());
       disconnectSlow(reply);
       const ended = AbortSignal.any([closed, stopping]);
@@ -46,7 +47,7 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       return reply
         .type("text/event-stream; charset=utf-8")
         .headers({ "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" })
-        .send(asText(Readable.from(renderStream(feed, { after, accepts, signal }), { objectMode: false })));
+        .send(asText(Readable.from(renderStream(feed, { after, accepts, show, signal }), { objectMode: false })));
     },
   });
 };
