@@ -151,7 +151,7 @@ export class Lifecycle {
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
       ...(hasAllOutputs(this.def, props) ? [] : ["the last up did not finish"]),
     ];
-    const outputs = lease ? await this.#leaseOutputs(pool, props, lease) : {};
+    const outputs = lease ? await this.#leaseOutputs(pool, props, lease, (held) => this.#renewToken(held, props)) : {};
     return { id, props: { ...props, ...outputs, drift: [...notes, ...found] }, inputs: pickInputs(this.def, props) };
   }
 
@@ -226,8 +226,19 @@ export class Lifecycle {
     await amendOwned(pool, owned, { data }).catch(() => {});
   }
 
-  async #leaseOutputs(pool: Pool, props: Values, lease: Lease): Promise<Values> {
-    return (await this.def.leaseOutputs?.(props, lease, { pool, token: this.deps.token })) ?? {};
+  async #leaseOutputs(pool: Pool, props: Values, lease: Lease, token = this.deps.token): Promise<Values> {
+    return (await this.def.leaseOutputs?.(props, lease, { pool, token })) ?? {};
+  }
+
+  /** A user that may only preview gets no new token: that of the state stays. */
+  async #renewToken(lease: Lease, { token }: Values): Promise<string> {
+    try {
+      return await this.deps.token(lease);
+    } catch (error) {
+      if (typeof token !== "string") throw error;
+      ignoreRefusedWrite(error);
+      return token;
+    }
   }
 
   /** Whether the pool has room for the old lease and the new one. The offer that `check` made for the new one is counted. */

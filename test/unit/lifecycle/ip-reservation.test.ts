@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { ownerOf, Stage } from "./stage";
 
@@ -51,6 +52,21 @@ test("outputs: token, state, expiry; a VM has a MAC and a tap device that follow
   const grant = await stage.pool.openToken(String(vm.token), { runner: "training/r1" });
   expect(grant).toMatchObject({ leaseId: vm.leaseId, pool: "runner/training/r1" });
   expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
+});
+
+test.each([
+  ["ACCESS_DENIED", "keeps the token of the state"],
+  ["STORE_UNAVAILABLE", "fails"],
+] as const)("a refresh whose new token is refused with %s %s", async (code, outcome) => {
+  const props = await stage.make("IPReservation", "a", on(r1));
+  stage.deps.token = () => Promise.reject(new OverlayError(code, "No.", "Stop."));
+  const token = await ips()
+    .read("id", props)
+    .then(
+      (read) => read.props.token,
+      (error) => error.code,
+    );
+  expect(token).toBe(outcome === "fails" ? code : props.token);
 });
 
 test("a reservation can name its runner, as from another stack", async () => {
