@@ -10,21 +10,28 @@ process.on("message", async (command: Command) => {
 process.on("disconnect", () => process.exit());
 process.send!("ready");
 
+/** Clients send a request again that the service could not do at the moment. */
+const UNAVAILABLE = 503;
+const ATTEMPTS = 5;
+
 /** Reserve, use and release, again and again by each client, until the time is over. */
 async function runCycles({ urls, base, runner, token, clients, milliseconds }: CycleCommand): Promise<CycleAnswer> {
   const open = (_: unknown, i: number) => Connection.open(urls[i % urls.length]!, token);
   const connections = await Promise.all(Array.from({ length: clients }, open));
   const latencies: Record<Step, number[]> = { reserve: [], use: [], release: [] };
   const held = new Set<string>();
-  let [cycles, duplicates] = [0, 0];
+  let [cycles, duplicates, repeated] = [0, 0, 0];
   const from = performance.now();
 
   const send = async (connection: Connection, step: Step, query: string): Promise<string> => {
-    const sent = performance.now();
-    const { status, body } = await connection.send("POST", `${base}/ip/${step}?${query}`);
-    latencies[step].push(performance.now() - sent);
-    if (status !== 200) throw new Error(`${step} answered ${status}: ${body}`);
-    return body;
+    for (let attempt = 1; ; attempt++) {
+      const sent = performance.now();
+      const { status, body } = await connection.send("POST", `${base}/ip/${step}?${query}`);
+      latencies[step].push(performance.now() - sent);
+      if (status === 200) return body;
+      if (status !== UNAVAILABLE || attempt === ATTEMPTS) throw new Error(`${step} answered ${status}: ${body}`);
+      repeated++;
+    }
   };
   const runClient = async (connection: Connection, client: number): Promise<void> => {
     for (let i = 0; performance.now() - from < milliseconds; i++) {
@@ -45,7 +52,7 @@ async function runCycles({ urls, base, runner, token, clients, milliseconds }: C
     const all = STEPS.flatMap((step) => latencies[step]);
     const steps = Object.fromEntries(STEPS.map((step) => [step, summarizeLatencies(latencies[step])]));
     const summary = { ...summarizeLatencies(all), steps: steps as CycleAnswer["steps"] };
-    return { cycles, milliseconds: time, duplicates, ...summary };
+    return { cycles, milliseconds: time, duplicates, repeated, ...summary };
   } finally {
     for (const connection of connections) connection.close();
   }

@@ -34,6 +34,8 @@ export interface CycleAnswer extends Latencies {
   milliseconds: number;
   /** Addresses that were given although another client held them. */
   duplicates: number;
+  /** Requests that were sent again after 503. */
+  repeated: number;
   steps: Record<Step, Latencies>;
 }
 

@@ -25,6 +25,8 @@ interface HttpFigure {
   cpuMs: number;
   /** Addresses that two clients had at the same time, in all rounds. */
   duplicates: number;
+  /** Requests that were sent again after 503, in all rounds. */
+  repeated: number;
 }
 
 export interface Report {
@@ -53,6 +55,7 @@ export function figureOf(system: string, samples: Sample[]): Figure {
       steps: Object.fromEntries(steps) as HttpFigure["steps"],
       cpuMs: middle(({ cpuMs }) => cpuMs),
       duplicates: http.reduce((sum, { duplicates }) => sum + duplicates, 0),
+      repeated: http.reduce((sum, { repeated }) => sum + repeated, 0),
     },
   };
 }
@@ -90,7 +93,11 @@ function printCycles({ engine, durability, figures }: EngineCycles): void {
   ]);
   const heading = [engine, "requests/s", "cycles/s", "p50 ms", "p99 ms", "CPU ms", "/ constant", "/ linear"];
   console.log(table([heading, ...rows], [1, 2, 3, 4, 5, 6, 7]));
-  console.log(`${engine}: ${durability}. ${describeDuplicates(figures)}\n`);
+  console.log(`${engine}: ${durability}.`);
+  // Every client of the constant answer gets the same address.
+  const others = figures.filter(({ system }) => system !== CONSTANT).flatMap(({ http }) => http ?? []);
+  const sum = (key: "duplicates" | "repeated") => others.reduce((total, each) => total + each[key], 0);
+  console.log(`Addresses given twice: ${sum("duplicates")}. Requests repeated after 503: ${sum("repeated")}.\n`);
 }
 
 const httpCells = ({ p50, p99, cpuMs }: HttpFigure, rate: number): string[] => [
@@ -99,12 +106,6 @@ const httpCells = ({ p50, p99, cpuMs }: HttpFigure, rate: number): string[] => [
   p99.toFixed(1),
   cpuMs.toFixed(2),
 ];
-
-/** Every client of the constant answer gets the same address. */
-function describeDuplicates(figures: Figure[]): string {
-  const duplicates = figures.filter(({ system }) => system !== CONSTANT).map(({ http }) => http?.duplicates ?? 0);
-  return `Addresses given twice: ${duplicates.reduce((sum, each) => sum + each, 0)}.`;
-}
 
 function printMillion({ engine, leases, cycles, reads }: EngineMillion): void {
   const row = (what: string, empty: number, full: number, digits: number) => [
