@@ -194,6 +194,7 @@ class Writer {
       this.#follow([commit]);
       return undefined;
     }
+    if (this.engine.sendsOnce) sent.pop(); // refused, so it was not made
     const earlier = await this.#apply(log, update, sent);
     if (earlier) return earlier;
     if (assumedEmpty.length > 0 && update.head.id === head.id) this.#assumptionCooldown = ASSUMPTION_COOLDOWN;

@@ -63,6 +63,8 @@ export interface CommitLog {
 
 export interface ServerEngine extends CommitLog {
   readonly readOnly: boolean;
+  /** No request is sent twice: a commit that was refused was not made by an earlier copy of the same request. */
+  readonly sendsOnce?: boolean;
   /** For messages. */
   readonly place: string;
   readonly clock: Clock;

@@ -5,12 +5,12 @@ import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provi
 import type { Tx } from "../../../provider/pool/storage/store";
 
 /** A server whose log updates have only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
-function server() {
+function server({ sendsOnce = false } = {}) {
   let log: Commit[] = [{ number: 0, id: "", at: 0 }];
   const next: { lose?: (make: () => void) => void } = {};
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: ServerEngine = {
-    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1 },
+    ...{ readOnly: false, sendsOnce, place: "the server", clock: () => 1, machineTime: () => 1 },
     ...{ lock: unused, openSnapshot: unused, close: unused },
     readUpdate: async () => ({ head: log.at(-1)! }),
     findId: async (number) => log.find((commit) => commit.number === number)?.id,
@@ -70,4 +70,18 @@ test("a commit whose entry was removed from the log is an error, and the next tr
     "STORE_UNAVAILABLE: the server did not answer commit 1, and at version 501 its log no longer has that one: it may have been made or not. Run it again.",
   );
   expect(await store.transact(counted())).toBe(1);
+});
+
+test("a commit that was refused is made again after any number of others, if no request is sent twice", async () => {
+  const { store, others } = server({ sendsOnce: true });
+  await store.transact(counted());
+  others(5000);
+  expect(await store.transact(counted())).toBe(2);
+});
+
+test("if requests may be sent twice, its outcome is unknown once its number is no longer in the log", async () => {
+  const { store, others } = server();
+  await store.transact(counted());
+  others(5000);
+  await expect(store.transact(counted())).rejects.toThrow("did not answer commit 2, and at version 5001");
 });

@@ -70,6 +70,7 @@ function createEngine(
   return {
     ...createLog(createQuery(pool, address), lockKey(address)),
     readOnly,
+    sendsOnce: true,
     place: `PostgreSQL at ${address.place}`,
     machineTime,
     clock: clock ?? (() => serverClock.now()),
