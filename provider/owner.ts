@@ -35,6 +35,17 @@ export function shortName(owner: string): string {
   return `${type.split(":").at(-1)} ${name}`;
 }
 
+/** A tenant as a user writes it. */
+export const formatTenant = ({ org, project }: Tenant): string => `${org}/${project}`;
+
+/** The name of a tenant's block of this type, and its owner. */
+export const tenantBlockName = (tenant: Tenant, type: string): string =>
+  `${TENANT_BLOCKS}${formatTenant(tenant)}/${type}`;
+
+export const isTenantBlockName = (name: string): boolean => name.startsWith(TENANT_BLOCKS);
+
+const TENANT_BLOCKS = "tenant/";
+
 /** Resources without a tenant count as one. */
 export const isSameTenant = (a: Tenant | undefined, b: Tenant | undefined): boolean =>
   a?.org === b?.org && a?.project === b?.project;

@@ -1,5 +1,12 @@
 import { OverlayError } from "../errors";
-import { isOfOtherTenant, isOwnerForAllTenants, isSameTenant } from "../owner";
+import {
+  formatTenant,
+  isOfOtherTenant,
+  isOwnerForAllTenants,
+  isSameTenant,
+  isTenantBlockName,
+  tenantBlockName,
+} from "../owner";
 import type { Access } from "../pool/access";
 import { sameExtents } from "../pool/extents";
 import type { ExistingLease, Lease, PoolSpec, Tenant } from "../pool/types";
@@ -67,7 +74,7 @@ export class CallerAccess implements Access {
   denied(what: string): OverlayError {
     const { name, tenant, network, pool } = this.caller;
     const bounds = [
-      ...(tenant ? [`tenant ${tenant.org}/${tenant.project}`] : []),
+      ...(tenant ? [`tenant ${formatTenant(tenant)}`] : []),
       ...(network === undefined ? [] : [`network ${network}`]),
       ...(pool === undefined ? [] : [describePool(pool)]),
     ];
@@ -121,7 +128,6 @@ export class CallerAccess implements Access {
   /** Names of blocks of tenants, and their owners, are `tenant/ORG/PROJECT/TYPE`. */
   #isNameOfOther(name: string): boolean {
     const { tenant } = this.caller;
-    const isOfTenant = name.startsWith("tenant/");
-    return tenant !== undefined && isOfTenant && !name.startsWith(`tenant/${tenant.org}/${tenant.project}/`);
+    return tenant !== undefined && isTenantBlockName(name) && !name.startsWith(tenantBlockName(tenant, ""));
   }
 }

@@ -1,15 +1,16 @@
+import { formatTenant } from "../owner";
 import type { Lease, PoolSpec } from "../pool";
 import { formatExtents } from "../pool/errors";
 import { describePool } from "../pool-names";
 import {
   addressInput,
   describeEvent,
+  formatTime,
   historyOfAddress,
   historyOfPool,
   type PoolUsage,
   poolUsages,
   showPool,
-  timeText,
 } from "../reservations";
 import { isVisible } from "../reservations/context";
 import { command, parseOptions, percent, withPool } from "./command";
@@ -63,11 +64,11 @@ const describePoolLease = (kind: PoolSpec["kind"], lease: Lease) => ({
   labels: lease.labels,
   leaseId: lease.leaseId,
   uid: lease.uid,
-  tenant: lease.tenant && `${lease.tenant.org}/${lease.tenant.project}`,
-  createdAt: timeText(lease.createdAt),
+  tenant: lease.tenant && formatTenant(lease.tenant),
+  createdAt: formatTime(lease.createdAt),
   createdBy: lease.by,
-  lastSeen: timeText(lease.lastSeen),
-  expiresAt: lease.expiresAt === undefined ? undefined : timeText(lease.expiresAt),
+  lastSeen: formatTime(lease.lastSeen),
+  expiresAt: lease.expiresAt === undefined ? undefined : formatTime(lease.expiresAt),
 });
 
 const looksLikeAddress = (text: string): boolean => /^\d+(\.\d+){3}$/.test(text) || text.includes(":");

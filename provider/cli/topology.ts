@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import { runnerLayout, tunnelName } from "../addressing/layout";
 import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
-import { formatTime } from "../reservations/leases";
+import { formatTime } from "../reservations";
 import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { parseSettings } from "../resource";
 import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";

@@ -1,7 +1,7 @@
 import { formatNumberRange, formatRange } from "../addressing/ip";
 import { type Code, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import { isForgotten, isSameStack, shortName } from "../owner";
+import { formatTenant, isForgotten, isSameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
 import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
@@ -175,8 +175,6 @@ export const poolMissingError = (pool: string, why = "does not exist"): OverlayE
     "Create its resource first, or correct the name.",
   );
 
-const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
-
 export const tenantError = (
   { name }: Pick<PoolSpec, "name">,
   owner: Tenant,
@@ -184,8 +182,8 @@ export const tenantError = (
 ): OverlayError =>
   new OverlayError(
     "TENANT_MISMATCH",
-    `${capitalize(describePool(name))} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,
-    `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${tenantText(owner)} if that is your tenant, or use another pool.`,
+    `${capitalize(describePool(name))} belongs to tenant ${formatTenant(owner)}; this request comes from ${caller ? `tenant ${formatTenant(caller)}` : "no tenant"}.`,
+    `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${formatTenant(owner)} if that is your tenant, or use another pool.`,
   ).about("tenant");
 
 export const poolInUseError = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>

@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { formatTenant } from "../owner";
 import type { Lease, Request, Tenant } from "../pool/types";
 import { IP_POOLS } from "../pool-names";
 import { tenantLeaseName } from "../resources/tenants";
@@ -16,7 +17,7 @@ import { openTenantPool, requireTenant } from "./tenant-pools";
  * a type, that pool is made at first use, as for resources.
  */
 const ownerOfService = (uid: string, tenant: Tenant | undefined): string =>
-  tenant ? `service/${tenant.org}/${tenant.project}/${uid}` : `service/${uid}`;
+  tenant ? `service/${formatTenant(tenant)}/${uid}` : `service/${uid}`;
 
 /** It may be repeated; `RESERVATION_EXISTS` if the service has another address in the pool. */
 export async function allocate(context: Context, input: AllocateInput): Promise<Lease> {

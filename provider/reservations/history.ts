@@ -1,9 +1,11 @@
+import { formatTime } from "../format-time";
+import { formatTenant } from "../owner";
 import type { Event, Lease } from "../pool/types";
 import { poolNamed } from "../pool-names";
 import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { AddressInput } from "./inputs";
-import { formatTime, formatValue, isPort } from "./leases";
+import { formatValue, isPort } from "./leases";
 import { findLeases } from "./search";
 
 /** More than a pool keeps. */
@@ -54,7 +56,7 @@ export const describeEvent = ({
   ...(by !== undefined && { by }),
   ...(takenBy !== undefined && { takenBy }),
   ...(formerOwner !== undefined && { formerOwner }),
-  ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
+  ...(tenant && { tenant: formatTenant(tenant) }),
   leaseId,
 });
 

@@ -3,6 +3,7 @@
  * plain data, and every failure is an OverlayError.
  */
 
+export { formatTime } from "../format-time";
 export { DEFAULT_TTL } from "../resources/ip-reservation";
 export * from "./allocations";
 export * from "./availability";
@@ -16,7 +17,6 @@ export {
   type AddressLease,
   describeLease,
   formatExtents as extentsText,
-  formatTime as timeText,
   ipOf,
   isImported,
   isOfStack,

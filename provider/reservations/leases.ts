@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { formatTime } from "../format-time";
-import { isStackOwner } from "../owner";
+import { formatTenant, isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
@@ -92,11 +92,9 @@ export function describeLease(lease: Lease): AddressLease {
     createdAt: formatTime(createdAt),
     ...(by !== undefined && { createdBy: by }),
     ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
-    ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
+    ...(tenant && { tenant: formatTenant(tenant) }),
     ...(labels && Object.keys(labels).length > 0 && { labels }),
     owner,
     leaseId,
   };
 }
-
-export { formatTime };

@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { tenantBlockName } from "../owner";
 import type { Json, Lease } from "../pool/types";
 import { networkPool, poolNamed, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
@@ -54,7 +55,7 @@ async function findTenantPlace(context: Context, input: ReserveInput, type: stri
   const { ip, port, by, owner, key } = input;
   const tenant = requireTenant(context, input.tenant);
   const value = ip ?? (port === undefined ? undefined : BigInt(port));
-  const name = `tenant/${tenant.org}/${tenant.project}/${type}`;
+  const name = tenantBlockName(tenant, type);
   const holder = by === undefined ? ownerOfCaller(context, name, owner ?? key) : ownerFor(name, by);
   const { place, leaseName } = await openTenantPool(context, { tenant, type, value }, holder);
   return { name: poolNamed(name), place, leaseName };

@@ -1,10 +1,10 @@
 import { deviceMac } from "../addressing/layout";
+import { formatTime } from "../format-time";
 import { parseSettings } from "../resource";
 import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
 import { readOverrides, runnerValues } from "../resources/runner-subnet";
 import type { Context } from "./context";
 import type { RunnerInput } from "./inputs";
-import { formatTime } from "./leases";
 import { findRunnerNamed } from "./runners";
 
 /** All that a machine needs to configure itself as a runner. Properties are called as the outputs of a RunnerSubnet. */

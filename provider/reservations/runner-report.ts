@@ -1,11 +1,12 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
+import { formatTime } from "../format-time";
 import type { Lease, Pool, PoolSpec } from "../pool/types";
 import { describePool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
 import { type AddressPool, addressPoolOf, hasInRange, openRunnerPool } from "./address-pools";
 import { type Context, isVisible } from "./context";
 import type { ReportInput, RunnerInput } from "./inputs";
-import { type AddressLease, describeLease, formatTime, formatValue, ipOf, isImported, isOfVm } from "./leases";
+import { type AddressLease, describeLease, formatValue, ipOf, isImported, isOfVm } from "./leases";
 import { releaseOrReturn } from "./release";
 import { findRunnerNamed, type Runner } from "./runners";
 import { findLeases } from "./search";

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
-import { isSameTenant } from "../owner";
+import { formatTenant, isSameTenant } from "../owner";
 import { sameExtents, total } from "../pool/extents";
 import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/types";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
@@ -74,7 +74,7 @@ export function chooseTenant(context: Context, given: Tenant | undefined): Tenan
   if (given && context.tenant && !isSameTenant(given, context.tenant))
     throw new OverlayError(
       "TENANT_MISMATCH",
-      `The request is for tenant ${given.org}/${given.project}; the caller is of ${context.tenant.org}/${context.tenant.project}.`,
+      `The request is for tenant ${formatTenant(given)}; the caller is of ${formatTenant(context.tenant)}.`,
       "Leave out the tenant.",
     ).about("tenant");
   return context.tenant ?? given;

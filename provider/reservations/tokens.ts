@@ -1,10 +1,11 @@
 import { OverlayError } from "../errors";
+import { formatTime } from "../format-time";
 import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../pool/token";
 import type { Grant, Lease } from "../pool/types";
 import { runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ValidateInput } from "./inputs";
-import { type AddressLease, describeLease, formatTime, formatValue } from "./leases";
+import { type AddressLease, describeLease, formatValue } from "./leases";
 
 /** The content of a token. Rejects a wrong signature or another runner. */
 export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<Grant> =>

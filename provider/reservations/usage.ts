@@ -1,5 +1,6 @@
 import { exactNumber, familyOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { formatTenant } from "../owner";
 import { formatExtents } from "../pool/errors";
 import { capacityOf, min } from "../pool/extents";
 import type { PoolSpec, Usage } from "../pool/types";
@@ -120,7 +121,7 @@ export function describeUsage(spec: PoolSpec, usage: Usage): PoolUsage {
     ...(spec.name.startsWith(IP_POOLS) && { type: parseSettings(storedPool, spec).type }),
     range: spec.kind === "space" ? "all addresses" : formatExtents(spec.kind, spec.extents),
     allocation: spec.allocation,
-    ...(spec.tenant && { tenant: `${spec.tenant.org}/${spec.tenant.project}` }),
+    ...(spec.tenant && { tenant: formatTenant(spec.tenant) }),
     ...describeRoom(countRoom(spec, usage)),
     ...{ offered, reserved, used, quarantined },
   };

@@ -1,6 +1,6 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { isSameTenant } from "../owner";
+import { isSameTenant, tenantBlockName } from "../owner";
 import {
   type ExistingLease,
   type Extent,
@@ -36,11 +36,10 @@ export interface TenantPoolRequest {
 
 /** Names with slashes, which names of IPPools cannot have. */
 const sharedRangeName = (type: string): string => `tenants/${type}`;
-const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${org}/${project}/${type}`;
 
 /** A name of the lease, by which the pool that was chosen for its owner is found again. */
-export const tenantLeaseName = ({ org, project }: Tenant, type: string, owner: string): string =>
-  placementLeaseName(`tenant/${org}/${project}/${type}`, owner);
+export const tenantLeaseName = (tenant: Tenant, type: string, owner: string): string =>
+  placementLeaseName(tenantBlockName(tenant, type), owner);
 
 /**
  * A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. A preview leaves
@@ -72,7 +71,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<Poo
     const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
       parseSettings(storedPool, spec).type === request.type &&
-      spec.name !== poolNamed(blockName(request.tenant, request.type));
+      spec.name !== poolNamed(tenantBlockName(request.tenant, request.type));
     if (isOwn && !(await isOnlyOffered(spec, pool))) own.push(spec);
   }
   if (own.length === 0) return [];
@@ -105,7 +104,7 @@ export async function claimTenantPool(
   { poolName, tenant, type }: PoolSettings,
   context: AllocationContext,
 ): Promise<void> {
-  if (tenant && poolName === blockName(tenant, type)) await allocateBlock(tenant, type, context, "claim");
+  if (tenant && poolName === tenantBlockName(tenant, type)) await allocateBlock(tenant, type, context, "claim");
 }
 
 async function allocateBlock(
@@ -115,7 +114,7 @@ async function allocateBlock(
   ask: AllocationMethod,
 ): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
-  const known = await pool.spec(poolNamed(blockName(tenant, type)));
+  const known = await pool.spec(poolNamed(tenantBlockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.find(DEFAULT_SPACE, { owner: sharedRangeName(type) });
@@ -127,7 +126,7 @@ async function allocateBlock(
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
-  const lease = await pool.find(poolNamed(sharedRangeName(type)), { owner: blockName(tenant, type) });
+  const lease = await pool.find(poolNamed(sharedRangeName(type)), { owner: tenantBlockName(tenant, type) });
   return lease !== undefined && lease.state !== "offered";
 }
 
@@ -136,7 +135,7 @@ export function tenantBlockLeases(
   { poolName, tenant, type, ranges }: PoolSettings,
   tenantDefaults: TenantDefaults,
 ): ExistingLease[] {
-  if (poolName !== blockName(tenant!, type)) return [];
+  if (poolName !== tenantBlockName(tenant!, type)) return [];
   const want = ranges.map((text) => parseRange(text)!);
   const { size: _, ...request } = blockRequest(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;
@@ -169,16 +168,16 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
 
 const blockRequest = (tenant: Tenant, type: string, size: bigint): Request => ({
   pool: poolNamed(sharedRangeName(type)),
-  owner: blockName(tenant, type),
+  owner: tenantBlockName(tenant, type),
   type: "IPPool",
   size,
   tenant,
-  names: [poolNamed(blockName(tenant, type))],
+  names: [poolNamed(tenantBlockName(tenant, type))],
   childPool: (extents) => blockSpec(tenant, type, extents),
 });
 
 function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
-  const poolName = blockName(tenant, type);
+  const poolName = tenantBlockName(tenant, type);
   const settings = { poolName, addressSpace: "default", type, ranges: extents.map(formatRange), tenant };
   return {
     name: poolNamed(poolName),
