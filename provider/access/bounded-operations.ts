@@ -36,7 +36,7 @@ import type {
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
-import { isEventInBounds, showEvent } from "./bounds";
+import { showEvents } from "./bounds";
 import type { Caller } from "./caller";
 import { CallerAccess } from "./caller-access";
 
@@ -217,13 +217,13 @@ class BoundedOperations implements Operations {
 
   async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {
     await this.spec(pool);
-    return this.#showEvents(await this.operations.history(pool, options));
+    return showEvents(this.caller, await this.operations.history(pool, options));
   }
 
   /** Ids of other callers' events are missing in it. */
   async events(options: { after?: number; limit?: number }): Promise<EventPage> {
     const { events, last } = await this.operations.events(options);
-    return { events: this.#showEvents(events), last };
+    return { events: showEvents(this.caller, events), last };
   }
 
   identity(): Promise<StoreIdentity> {
@@ -298,10 +298,6 @@ class BoundedOperations implements Operations {
       `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
       "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
     );
-  }
-
-  #showEvents<E extends Event>(events: E[]): E[] {
-    return events.filter((event) => isEventInBounds(this.caller, event)).map((event) => showEvent(this.caller, event));
   }
 
   #mustBeOwn(lease: Lease): void {

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
-import { isSameTenant } from "../owner";
+import { formatTenant, isSameTenant } from "../owner";
 import type { AccessToken, Event, Pool } from "../pool/types";
 import { IP_POOLS, NETWORKS, networkPool, poolNamed, RUNNERS, SPACES } from "../pool-names";
 import { resourceName, tenantText } from "../resources/inputs";
@@ -15,6 +15,10 @@ export const isPoolInBounds = ({ network, pool }: Bounds, name: string): boolean
 
 export const isEventInBounds = (bounds: Bounds, { pool, tenant }: Event): boolean =>
   isPoolInBounds(bounds, pool) && (bounds.tenant === undefined || isSameTenant(tenant, bounds.tenant));
+
+/** Of these events, those in the bounds of their reader, as it may see them. */
+export const showEvents = <E extends Event>(bounds: Bounds, events: E[]): E[] =>
+  events.filter((event) => isEventInBounds(bounds, event)).map((event) => showEvent(bounds, event));
 
 /** An event as its reader may see it. The owner that has the values now may be of another tenant. */
 export function showEvent<E extends Event>({ tenant }: Bounds, event: E): E {
@@ -68,7 +72,7 @@ export interface BoundsInfo {
 }
 
 export const describeBounds = ({ tenant, network, pool }: Bounds): BoundsInfo => ({
-  ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
+  ...(tenant && { tenant: formatTenant(tenant) }),
   ...(network !== undefined && { network }),
   ...(pool !== undefined && { pool }),
 });

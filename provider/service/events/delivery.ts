@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { isEventInBounds, showEvent } from "../../access";
+import { showEvents } from "../../access";
 import { isOverlayError, type OverlayError } from "../../errors";
 import type { Delivery, Webhook, Webhooks } from "../../pool/types";
 import type { EventFeed } from "./feed";
@@ -71,9 +71,7 @@ export class WebhookDelivery {
     try {
       for await (const events of feed.follow(after, signal)) {
         const last = events.at(-1)!.id;
-        const own = events
-          .filter((event) => isEventInBounds(this.webhook, event))
-          .map((event) => describeLoggedEvent(showEvent(this.webhook, event)));
+        const own = showEvents(this.webhook, events).map(describeLoggedEvent);
         if (own.length === 0 && last - written < PASSED_OVER) continue;
         const body = own.length > 0 ? { events: own } : undefined;
         const delivered = await this.#deliver({ after: written, upTo: last, body }, signal);

@@ -1,13 +1,11 @@
 import { Readable } from "node:stream";
 import type { FastifyReply } from "fastify";
-import type { z } from "zod";
-import { type Bounds, expandPoolName, isEventInBounds, showEvent } from "../../access";
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
-import type { LoggedEvent } from "../../pool/types";
 import { readBearerToken } from "../admission";
 import { textAnswers } from "../answers";
 import type { RouteGroup } from "../app";
+import { selectEvents } from "../events/selection";
 import { renderStream } from "../events/stream";
 import { eventFields, eventHeaders } from "../inputs";
 
@@ -36,18 +34,16 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       // A browser that connects again sends the URL of its first request, and the id of the last event.
       const after = headers["last-event-id"] ?? query.after ?? (await feed.newestPosition());
       await feed.mustHave(after);
-      const filter = filterOf(query);
-      const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);
-      const show = (event: LoggedEvent) => showEvent(caller, event);
       whenAborted(closed, metrics.openStream());
       disconnectSlow(reply);
       const ended = AbortSignal.any([closed, stopping]);
       const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, ended) : ended;
       const signal = AbortSignal.any([ended, denied]);
+      const select = selectEvents(caller, query);
       return reply
         .type("text/event-stream; charset=utf-8")
         .headers({ "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" })
-        .send(asText(Readable.from(renderStream(feed, { after, accepts, show, signal }), { objectMode: false })));
+        .send(asText(Readable.from(renderStream(feed, { after, select, signal }), { objectMode: false })));
     },
   });
 };
@@ -76,10 +72,6 @@ function whenDenied(authenticator: Authenticator, authorization: string | undefi
   const timer = setInterval(() => void check(), RECHECK_MS).unref();
   whenAborted(ended, () => clearInterval(timer));
   return denied.signal;
-}
-
-function filterOf({ pool, tenant }: z.output<typeof eventFields>): Bounds {
-  return { ...(tenant && { tenant }), ...(pool !== undefined && { pool: expandPoolName(pool) }) };
 }
 
 /** Heartbeats are written more often than that: without any progress of the connection its client does not read. */

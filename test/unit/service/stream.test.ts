@@ -168,9 +168,9 @@ const countTimers = (): number => process.getActiveResourcesInfo().filter((name)
 /** The whole text of a stream. */
 async function render(feed: EventFeed, after: number, heartbeatMs: number, until: (text: string) => boolean) {
   const stop = new AbortController();
-  const accepts = ({ owner }: LoggedEvent) => !owner.startsWith("other");
+  const select = (events: LoggedEvent[]) => events.filter(({ owner }) => !owner.startsWith("other"));
   let text = "";
-  for await (const part of renderStream(feed, { after: { id: after }, accepts, signal: stop.signal, heartbeatMs })) {
+  for await (const part of renderStream(feed, { after: { id: after }, select, signal: stop.signal, heartbeatMs })) {
     text += part;
     if (until(text)) stop.abort();
   }
