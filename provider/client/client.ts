@@ -130,7 +130,7 @@ export class OverlayClient {
     return this.#send(ROUTES.stats, {}, options);
   }
 
-  /** Who holds an address, and who held it before. */
+  /** The holder of an address, and the holders before it. */
   address(ip: string, input: PlaceInput = {}, options?: CallOptions): Promise<AddressStatus> {
     return this.#send(ROUTES.address, { ip, ...input }, options);
   }

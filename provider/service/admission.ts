@@ -24,7 +24,7 @@ export interface Credentials {
   origin?: string | undefined;
 }
 
-/** Decides who may make a request, for all interfaces of a service: they share the limits of an access token. */
+/** Decides whether a caller may make a request, for all interfaces of a service: they share the limits of an access token. */
 export class Admission {
   readonly #requests: RateLimit;
   readonly #lookups = new RateLimit(UNKNOWN_TOKENS_PER_SECOND);

@@ -62,7 +62,7 @@ export const TITLES: Record<number, string> = {
 
 export const statusOf = (code: Code): number => HTTP_STATUSES[code] ?? STATUSES[categoryOf(code)];
 
-/** What a client gets to read. Of an internal error that is its code only: its text is for the operator, who finds it in the log. */
+/** What a client gets to read. Of an internal error that is its code only: its text is in the log, for the operator. */
 export const shownText = ({ code, what, fix }: OverlayError): Pick<OverlayError, "what" | "fix"> =>
   categoryOf(code) === "internal"
     ? { what: "The service failed.", fix: "Its log has the reason, under the id in the header X-Request-Id." }

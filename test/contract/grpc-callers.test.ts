@@ -5,7 +5,7 @@ import { SERVICE_NAMES, serviceDefinition } from "../../provider/service/grpc/ap
 import { Stage } from "../unit/lifecycle/stage";
 import { type Connection, GrpcService } from "./grpc-service";
 
-/** Who may call which method: each method of the .proto file has a sample here. */
+/** Which callers may call which method: each method of the .proto file has a sample here. */
 const ACME = { org: "acme", project: "shop" };
 const OTHER = { org: "other", project: "web" };
 

@@ -17,7 +17,7 @@ import { historyAnswer } from "../schemas/pools";
 
 const addressParams = z.object({ ip: addressInput.shape.ip.describe("The address.") });
 
-/** What is free, and who holds an address. */
+/** What is free, and the holders of addresses. */
 export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { count, leaseAnswer, time } from "./lease";
 import { roomFields } from "./pools";
 
-/** What is free, and who holds an address. */
+/** What is free, and the holders of addresses. */
 
 const poolAvailability = z
   .object({
