@@ -1,7 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import type { Pool, PoolSpec, Usage } from "../pool/types";
-import { addressPool } from "../pool-names";
+import { isCommitted, type Pool, type PoolSpec, type Usage } from "../pool/types";
+import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
 
@@ -18,10 +18,13 @@ export interface PlacementRequest {
   ip?: string | undefined;
 }
 
-/** A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. */
+/**
+ * A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. A preview leaves a runner that the program
+ * does not create.
+ */
 export async function chooseRunner(
   request: PlacementRequest,
-  { pool, owner, olds }: AllocationContext,
+  { pool, owner, olds, dryRun }: AllocationContext,
 ): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
   const lease = await pool.holder(placementLeaseName(request.network, owner));
@@ -29,13 +32,27 @@ export async function chooseRunner(
     before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
     lease?.pool,
   ];
+  const onlyOffered = await findOnlyOffered(request.network, pool);
   for (const name of current) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasAddress(spec, request)) return parseSettings(storedRunner, spec);
+    const mayStay = spec && hasAddress(spec, request) && !(dryRun && onlyOffered.has(spec.name));
+    if (mayStay) return parseSettings(storedRunner, spec);
   }
-  const best = pickRunner(request.placement, await findCandidates(pool, request));
+  const candidates = await findCandidates(pool, request);
+  const best = pickRunner(
+    request.placement,
+    candidates.filter(({ spec }) => !onlyOffered.has(spec.name)),
+  );
   if (!best) throw noRunnerError(request);
   return parseSettings(storedRunner, best.spec);
+}
+
+/** The address pools of runners that a preview of another program or stack has shown, and that this run does not create. */
+async function findOnlyOffered(network: string, pool: Pool): Promise<Set<string | undefined>> {
+  const runners = await pool.leases(networkPool(network));
+  return new Set(
+    runners.filter((lease) => !isCommitted(lease) && !pool.isInRun(lease)).map((lease) => lease.childPool),
+  );
 }
 
 /** A runner that can have the reservation. */

@@ -287,6 +287,21 @@ describe("any runner", () => {
     expect(await runnersOf(3, { placement: "spread" })).toEqual(["r2", "r2", "r2"]); // they are placed already
   });
 
+  test("none is placed on a runner that only a preview of another program has shown", async () => {
+    for (const name of ["r1", "r2", "r3"]) await stage.make("IPReservation", name, { runner: `training/${name}` });
+    const r4 = { network: "training", connection: { host: "192.0.2.14" }, hubConnection: { host: "192.0.2.1" } };
+    await stage.preview("RunnerSubnet", "r4", r4);
+    expect(await stage.preview("IPReservation", "a", any())).toMatchObject({ runnerName: "r4" }); // by the program that creates it
+    stage.newRun();
+    const shown = await stage.preview("IPReservation", "a", any());
+    expect(shown.runnerName).not.toBe("r4");
+    expect(await stage.refusal("IPReservation", "b", any({ ip: "10.129.0.9" }))).toMatch(/^IP_OUTSIDE_POOL/);
+    stage.newRun();
+    expect(await stage.make("IPReservation", "a", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
+    expect((await stage.make("IPReservation", "c", any())).runnerName).not.toBe("r4");
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
   test("a placed reservation keeps its runner: from preview to up, afterwards, and when renamed", async () => {
     const shown = await stage.preview("IPReservation", "a", any());
     for (let i = 0; i < 4; i++)
