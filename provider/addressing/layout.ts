@@ -48,14 +48,16 @@ const GATEWAY = 1n;
 const HUB = 254n;
 const EXAMPLE = "Write BASE/PREFIX/NODE_BITS/SUBNET_BITS, for example 10.128.0.0/12/6/14.";
 
-const FORBIDDEN: [what: string, first: string, last: string][] = [
-  ["loopback", "127.0.0.0", "127.255.255.255"],
-  ["multicast", "224.0.0.0", "239.255.255.255"],
-  ["loopback", "::1", "::1"],
-  ["unassigned", "8000::", "fbff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
-  ["link-local or unassigned", "fe00::", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
-  ["multicast", "ff00::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
-];
+const FORBIDDEN: (Extent & { what: string })[] = (
+  [
+    ["loopback", "127.0.0.0", "127.255.255.255"],
+    ["multicast", "224.0.0.0", "239.255.255.255"],
+    ["loopback", "::1", "::1"],
+    ["unassigned", "8000::", "fbff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
+    ["link-local or unassigned", "fe00::", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
+    ["multicast", "ff00::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
+  ] as const
+).map(([what, first, last]) => ({ what, first: parseIp(first), last: parseIp(last) }));
 
 export function parseLayout(text: string): Layout {
   const { base, prefix, nodeBits, subnetBits } = splitLayout(text);
@@ -165,12 +167,12 @@ function checkRange(text: string, prefix: number, extent: Extent): void {
       `Did you mean ${formatIp(aligned)}?`,
     );
   }
-  const bad = FORBIDDEN.find(([, first, last]) => overlaps(extent, { first: parseIp(first), last: parseIp(last) }));
+  const bad = FORBIDDEN.find((range) => overlaps(extent, range));
   if (bad) {
-    const [what, first, last] = bad;
+    const [first, last] = [formatIp(bad.first), formatIp(bad.last)];
     throw new OverlayError(
       "SUBNET_RANGE",
-      `Layout '${text}' covers ${what} addresses (${first} to ${last}).`,
+      `Layout '${text}' covers ${bad.what} addresses (${first} to ${last}).`,
       "Choose a range without them, for example in 10.0.0.0/8 or fd00::/8.",
     );
   }

@@ -5,6 +5,7 @@ import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
 import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "./operations";
 import { Queue } from "./queue";
+import { ReadBatch } from "./read-batch";
 import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";
@@ -55,6 +56,7 @@ export class LocalOperations implements Operations {
   /** The store itself refuses what a user of it may not write. */
   readonly whyNoClaims = undefined;
   readonly #queue: Queue;
+  readonly #reads: ReadBatch;
   readonly webhooks: Webhooks = new StoredWebhooks(
     (view) => this.#read(view),
     (work) => this.#write("", work),
@@ -66,6 +68,7 @@ export class LocalOperations implements Operations {
     /** Those whose session this is. */
     private readonly parent?: LocalOperations,
   ) {
+    this.#reads = parent ? parent.#reads : new ReadBatch(store);
     this.#queue = parent ? parent.#queue : new Queue(store, (events) => settings.observer?.committed?.(events));
   }
 
@@ -106,7 +109,8 @@ export class LocalOperations implements Operations {
       const lease = await offer(tx, { ...context, refuseLater });
       return { lease, ...(refusal && { refusal }) };
     };
-    return this.#queue.add(request.pool, attempting(plan, work), { options: this.#optionsFor(plan), promised: true });
+    const options = { options: this.#optionsFor(plan), promised: true };
+    return this.#observed(this.#queue.add(request.pool, attempting(plan, work), options));
   }
 
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
@@ -283,9 +287,8 @@ export class LocalOperations implements Operations {
   }
 
   async #commit<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
-    const [value, version] = await this.#queue.commit(pool, attempting(plan, work), {
-      options: this.#optionsFor(plan),
-    });
+    const options = { options: this.#optionsFor(plan) };
+    const [value, version] = await this.#observed(this.#queue.commit(pool, attempting(plan, work), options));
     return { value, ...(version && { version }) };
   }
 
@@ -297,11 +300,18 @@ export class LocalOperations implements Operations {
   }
 
   #write<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>): Promise<T> {
-    return this.#queue.add(pool, work, { options: this.settings });
+    return this.#observed(this.#queue.add(pool, work, { options: this.settings }));
   }
 
   #read<T>(view: (tx: WriteBuffer) => Promise<T>, plan?: StackPlan): Promise<T> {
-    return this.store.read((tx) => withBuffer(tx, this.#optionsFor(plan), attempting(plan, view)));
+    return this.#observed(this.#reads.read((tx) => withBuffer(tx, this.#optionsFor(plan), attempting(plan, view))));
+  }
+
+  #observed<T>(operation: Promise<T>): Promise<T> {
+    return operation.catch((error: unknown) => {
+      this.settings.observer?.operationFailed?.(error);
+      throw error;
+    });
   }
 
   /** Stored with the first call that needs it. */

@@ -7,8 +7,10 @@ export interface Observer {
   committed?(events: LoggedEvent[]): void;
   /** A claim in this pool has failed. */
   claimFailed?(pool: string, error: unknown): void;
-  /** After each transaction of the store; `error`: why it failed. */
-  transaction?(kind: "read" | "write", seconds: number, error?: unknown): void;
+  /** An operation has failed: the rules have refused it, or the store has failed. */
+  operationFailed?(error: unknown): void;
+  /** After each transaction of the store, which may serve many operations. */
+  transaction?(kind: "read" | "write", seconds: number): void;
   /** A transaction is tried again, because another process was first or has a lock. */
   conflict?(): void;
 }
@@ -19,14 +21,10 @@ export function observeStore(store: Store, observer: Observer | undefined): Stor
   if (!report) return store;
   const timed = async <T>(kind: "read" | "write", run: () => Promise<T>): Promise<T> => {
     const start = performance.now();
-    const seconds = () => (performance.now() - start) / 1000;
     try {
-      const result = await run();
-      report(kind, seconds());
-      return result;
-    } catch (error) {
-      report(kind, seconds(), error);
-      throw error;
+      return await run();
+    } finally {
+      report(kind, (performance.now() - start) / 1000);
     }
   };
   return {

@@ -5,7 +5,7 @@ import type { PoolOptions, WriteBuffer } from "./storage/write-buffer";
 import type { LoggedEvent, StoreVersion } from "./types";
 
 type Operation<T> = (tx: WriteBuffer) => Promise<T>;
-type OperationResult = { value: unknown } | { error: unknown };
+export type OperationResult = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
 

@@ -32,8 +32,10 @@ export async function requireNetwork(pool: Pool, network: string): Promise<PoolS
 }
 
 export async function findRunner(pool: Pool, network: string, name: string): Promise<Runner> {
-  const spec = await requireNetwork(pool, network);
-  const lease = await pool.find(spec.name, { name: addressPool(network, name) });
+  const [spec, lease] = await Promise.all([
+    requireNetwork(pool, network),
+    pool.find(networkPool(network), { name: addressPool(network, name) }),
+  ]);
   if (lease && lease.state !== "offered") return describeRunner(spec, lease, network, name);
   throw new OverlayError(
     "POOL_NOT_FOUND",

@@ -83,10 +83,13 @@ const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]
 async function leasesBy(pool: Pool, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
   const at = runnerOfPool(spec.name);
   if (!at) return undefined;
-  const named = await pool.holder(userLeaseName(at.network, by));
+  const owners = [ownerFor(spec.name, by), containerOwner(at.network, at.runner, by)];
+  const [named, ...owned] = await Promise.all([
+    pool.holder(userLeaseName(at.network, by)),
+    ...owners.map((owner) => pool.leases(spec.name, { owner })),
+  ]);
   const found = new Map(named?.pool === spec.name ? [[named.uid, named]] : []);
-  for (const owner of [ownerFor(spec.name, by), containerOwner(at.network, at.runner, by)])
-    for (const lease of await pool.leases(spec.name, { owner })) found.set(lease.uid, lease);
+  for (const lease of owned.flat()) found.set(lease.uid, lease);
   return [...found.values()].sort((a, b) => (lowestOf(a) < lowestOf(b) ? -1 : 1));
 }
 

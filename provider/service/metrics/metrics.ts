@@ -78,7 +78,7 @@ export class Metrics {
     });
     this.#storeErrors = new Counter({
       name: "overlay_store_errors_total",
-      help: "Transactions that failed because of the store.",
+      help: "Operations that failed because of the store.",
       labelNames: ["code"],
       registers,
     });
@@ -108,10 +108,10 @@ export class Metrics {
   readonly observer: Required<Observer> = {
     committed: (events) => this.#pools.countEvents(events),
     claimFailed: (pool, error) => this.#pools.countFailure(pool, codeOf(error)),
-    transaction: (kind, seconds, error) => {
-      this.#transactions.observe({ kind }, seconds);
-      if (error !== undefined && isStoreError(error)) this.#storeErrors.inc({ code: codeOf(error) });
+    operationFailed: (error) => {
+      if (isStoreError(error)) this.#storeErrors.inc({ code: codeOf(error) });
     },
+    transaction: (kind, seconds) => this.#transactions.observe({ kind }, seconds),
     conflict: () => this.#conflicts.inc(),
   };
 
@@ -164,5 +164,5 @@ const RESULTS = ["delivered", "failed"];
 
 const codeOf = (error: unknown): string => (isOverlayError(error) ? error.code : "INTERNAL");
 
-/** Others are refusals, which a read may end with. */
+/** Others are refusals. */
 const isStoreError = (error: unknown): boolean => !isOverlayError(error) || error.code.startsWith("STORE_");

@@ -53,9 +53,9 @@ class Allocator {
   }
 
   /** A service has one assignment: a new one replaces it. */
-  async replaceWith(service: string, claim: Promise<Lease>): Promise<Lease> {
+  async replaceWith(service: string, claim: () => Promise<Lease>): Promise<Lease> {
     const before = await this.held(service);
-    const lease = await claim;
+    const lease = await claim();
     for (const old of before) if (old.uid !== lease.uid) await this.pool.release(old.pool, old.leaseId);
     return lease;
   }
@@ -65,7 +65,7 @@ class Allocator {
     for (const name of this.pools) {
       const spec = await this.pool.spec(name);
       if (covers(spec!.extents, want))
-        return this.replaceWith(step.service!, this.pool.claim({ ...this.request(name, step), want }));
+        return this.replaceWith(step.service!, () => this.pool.claim({ ...this.request(name, step), want }));
     }
     throw new Error("no pool has it");
   }

@@ -11,7 +11,7 @@ import { by, createPool, extents } from "../../contract/fixture";
 const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test("an observer is told of commits with their changes, of transactions, and of their errors", async () => {
+test("an observer is told of commits with their changes, of transactions, and of operations that failed", async () => {
   const seen: string[] = [];
   const pool = await openPool("memory:", {
     offerTtl: 60,
@@ -19,16 +19,23 @@ test("an observer is told of commits with their changes, of transactions, and of
     observer: {
       claimFailed: (place, error) => seen.push(`${place} ${(error as OverlayError).code}`),
       committed: (events) => seen.push(events.map(({ id, what, owner }) => `${id} ${what} ${owner}`).join(", ")),
-      transaction: (kind, seconds, error) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}${error ? " failed" : ""}`),
+      operationFailed: (error) => seen.push(`failed: ${(error as OverlayError).code}`),
+      transaction: (kind, seconds) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}`),
     },
   });
   await createPool(pool, { extents: extents("10.0.0.0/29") });
   seen.length = 0;
   await Promise.allSettled([pool.claim(by("a")), pool.claim(by("b")), pool.claim(by("c", { pool: "pool/none" }))]);
-  expect(seen.sort()).toEqual(["2 claimed a, 3 claimed b", "pool/none POOL_NOT_FOUND", "write", "write"]);
+  expect(seen.sort()).toEqual([
+    "2 claimed a, 3 claimed b",
+    "failed: POOL_NOT_FOUND",
+    "pool/none POOL_NOT_FOUND",
+    "write",
+    "write",
+  ]);
   seen.length = 0;
   await expect(pool.events({ after: 99 })).rejects.toThrow(/^EVENTS_LOST/);
-  expect(seen).toEqual(["read failed"]);
+  expect(seen).toEqual(["read", "failed: EVENTS_LOST"]);
   await pool.end();
 });
 

@@ -185,13 +185,15 @@ test("the store has latencies, conflicts and errors, without refusals", async ()
   const metrics = new Metrics(OPTIONS);
   const observer: Required<Observer> = metrics.observer;
   observer.transaction("read", 0.004);
-  observer.transaction("write", 0.3, new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait."));
-  observer.transaction("read", 0.001, new OverlayError("EVENTS_LOST", "There is no event 7.", "List all."));
-  observer.transaction("write", 0.001, new TypeError("x"));
+  observer.transaction("write", 0.3);
+  observer.transaction("write", 0.001);
+  observer.operationFailed(new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait."));
+  observer.operationFailed(new OverlayError("EVENTS_LOST", "There is no event 7.", "List all."));
+  observer.operationFailed(new TypeError("x"));
   observer.conflict();
   const { pool } = await start();
   expect(parse(await metrics.render(pool))).toMatchObject({
-    'overlay_store_transaction_duration_seconds_count{kind="read"}': 2,
+    'overlay_store_transaction_duration_seconds_count{kind="read"}': 1,
     'overlay_store_transaction_duration_seconds_bucket{le="0.25",kind="write"}': 1,
     'overlay_store_transaction_duration_seconds_bucket{le="0.5",kind="write"}': 2,
     'overlay_store_errors_total{code="STORE_UNAVAILABLE"}': 1,
