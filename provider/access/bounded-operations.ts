@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { isOwnerForAllTenants } from "../owner";
+import { positionOf } from "../pool/extents";
 import type {
   Committed,
   Offered,
@@ -186,19 +187,22 @@ class BoundedOperations implements Operations {
 
   async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
     await this.spec(pool);
+    const { owner, ...page } = options;
     const leases = await fillPage(
-      options.limit,
-      (limit) => this.operations.leases(pool, limit === undefined ? options : { ...options, limit }),
+      owner === undefined ? page : {},
+      (next) => this.operations.leases(pool, { ...options, ...next }),
       (lease) => this.access.maySee(lease),
+      positionOf,
     );
     return leases.map((lease) => this.access.show(lease));
   }
 
   pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
     return fillPage(
-      options.limit,
-      (limit) => this.operations.pools(prefix, limit === undefined ? options : { ...options, limit }),
+      options,
+      (page) => this.operations.pools(prefix, page),
       (spec) => this.access.maySeePool(spec),
+      ({ name }) => name,
     );
   }
 
@@ -312,15 +316,26 @@ class BoundedOperations implements Operations {
   }
 }
 
-/** Reads more until at least `limit` entries are left, so that a page with fewer is the last one. */
-async function fillPage<T>(
-  limit: number | undefined,
-  read: (limit: number | undefined) => Promise<T[]>,
+interface Page<Position> {
+  after?: Position;
+  limit?: number;
+}
+
+/** Entries that are read at once, after a first page of as many as are asked for. */
+const PAGE = 500;
+
+/** Reads page after page until at least `limit` entries are left, so that a page with fewer is the last one. */
+async function fillPage<T, Position>(
+  { after, limit }: Page<Position>,
+  read: (page: Page<Position>) => Promise<T[]>,
   isShown: (entry: T) => boolean,
+  positionOf: (entry: T) => Position,
 ): Promise<T[]> {
-  for (let size = limit; ; size = size! * 4) {
-    const page = await read(size);
-    const shown = page.filter(isShown);
+  const shown: T[] = [];
+  for (let [at, size] = [after, limit]; ; size = PAGE) {
+    const page = await read({ ...(at !== undefined && { after: at }), ...(size !== undefined && { limit: size }) });
+    for (const entry of page) if (isShown(entry)) shown.push(entry);
     if (size === undefined || page.length < size || shown.length >= limit!) return shown;
+    at = positionOf(page.at(-1)!);
   }
 }

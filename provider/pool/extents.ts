@@ -13,6 +13,10 @@ export const overlapsAny = (extents: Extent[], other: Extent): boolean =>
 export const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 export const min = (a: bigint, b: bigint): bigint => (a < b ? a : b);
 
+/** Where a lease is in a list of leases: the next page is `after` this value. */
+export const positionOf = ({ extents }: { extents: Extent[] }): bigint =>
+  extents.map(({ last }) => last).reduce((a, b) => min(a, b));
+
 export const sameExtents = (a: Extent[], b: Extent[]): boolean =>
   a.length === b.length && a.every((extent, i) => extent.first === b[i]!.first && extent.last === b[i]!.last);
 

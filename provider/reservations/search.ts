@@ -1,5 +1,5 @@
 import { containerOwner } from "../owner";
-import { min } from "../pool/extents";
+import { positionOf } from "../pool/extents";
 import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
 import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
@@ -32,12 +32,9 @@ export async function findLeasePage(context: Context, search: Partial<SearchInpu
   return { leases };
 }
 
-/** A lease is listed at the lowest of its values. */
-const lowestOf = ({ extents }: Lease): bigint => extents.map(({ last }) => last).reduce((a, b) => min(a, b));
+const isAtSameValue = (a: Lease, b: Lease): boolean => a.pool === b.pool && positionOf(a) === positionOf(b);
 
-const isAtSameValue = (a: Lease, b: Lease): boolean => a.pool === b.pool && lowestOf(a) === lowestOf(b);
-
-const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(lowestOf(lease))}`;
+const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(positionOf(lease))}`;
 
 async function* readMatching(context: Context, search: Partial<SearchInput>): AsyncGenerator<Lease> {
   for await (const spec of readPools(context, search)) {
@@ -59,14 +56,14 @@ async function* readLeases(
   const indexed = ip !== undefined ? leasesAt(pool, spec, ip) : by !== undefined ? leasesBy(pool, spec, by) : undefined;
   if (indexed) {
     const leases = await indexed;
-    if (leases) return yield* leases.filter((lease) => lowestOf(lease) > after);
+    if (leases) return yield* leases.filter((lease) => positionOf(lease) > after);
   }
   const size = Math.min(PAGE, limit + 1);
   for (let at = after; ; ) {
     const page = await pool.leases(spec.name, { after: at, limit: size });
     yield* page;
     if (page.length < size) return;
-    at = lowestOf(page.at(-1)!);
+    at = positionOf(page.at(-1)!);
   }
 }
 
@@ -90,7 +87,7 @@ async function leasesBy(pool: Pool, spec: PoolSpec, by: string): Promise<Lease[]
   ]);
   const found = new Map(named?.pool === spec.name ? [[named.uid, named]] : []);
   for (const lease of owned.flat()) found.set(lease.uid, lease);
-  return [...found.values()].sort((a, b) => (lowestOf(a) < lowestOf(b) ? -1 : 1));
+  return [...found.values()].sort((a, b) => (positionOf(a) < positionOf(b) ? -1 : 1));
 }
 
 /** Pools that are read at once. */

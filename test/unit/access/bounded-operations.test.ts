@@ -146,6 +146,19 @@ describe("in a pool that tenants share", () => {
     const page = await bounded({ tenant: ACME }).leases("pool/web", { limit: 2 });
     expect(page.map(({ owner }) => owner)).toEqual(["a", "z"]);
   });
+
+  test("a page goes on after hundreds of leases of others, and after a given one", async () => {
+    await stage.make("IPPool", "large", { ranges: ["192.168.8.0/21"], allocation: "lowest" });
+    const own = bounded({ tenant: ACME });
+    const first = await own.claim(request("pool/large", "first"));
+    await stage.pool.claimAll(Array.from({ length: 1200 }, (_, i) => request("pool/large", `other${i}`)));
+    await own.claim(request("pool/large", "last"));
+    const ownersOf = (leases: Lease[]) => leases.map(({ owner }) => owner);
+    expect(ownersOf(await own.leases("pool/large", { limit: 2 }))).toEqual(["first", "last"]);
+    const after = first.extents[0]!.last;
+    expect(ownersOf(await own.leases("pool/large", { limit: 1, after }))).toEqual(["last"]);
+    expect(ownersOf(await own.leases("pool/large", { limit: 1, owner: "last" }))).toEqual(["last"]);
+  });
 });
 
 test.each<[string, (pool: Pool) => Promise<unknown>]>([
