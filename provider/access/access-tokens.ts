@@ -33,7 +33,6 @@ export async function createAccessToken(
   input: AccessTokenInput,
   now = Date.now(),
 ): Promise<{ token: AccessToken; text: string }> {
-  await refuseTakenName(pool, input.name, now);
   const { name, scopes, expiresIn } = input;
   const text = newTokenText();
   const token: AccessToken = {
@@ -46,7 +45,10 @@ export async function createAccessToken(
     createdBy,
     ...(expiresIn !== undefined && { expiresAt: now + expiresIn * 1000 }),
   };
-  await pool.putAccessToken(token);
+  await pool.updateAccessTokens((existing) => {
+    refuseTakenName(existing, name, now);
+    return token;
+  });
   return { token, text: formatToken(text) };
 }
 
@@ -62,25 +64,24 @@ export async function listAccessTokens(
 
 /** By its id or its name. A token that was revoked stays in the list of all tokens. */
 export async function revokeAccessToken(pool: Pool, idOrName: string, now = Date.now()): Promise<AccessToken> {
-  const active = (await pool.accessTokens()).filter((token) => isActive(token, now));
-  const token = active.find(({ id }) => id === idOrName) ?? active.find(({ name }) => name === idOrName);
-  if (!token)
+  return pool.updateAccessTokens((existing) => {
+    const active = existing.filter((token) => isActive(token, now));
+    const token = active.find(({ id }) => id === idOrName) ?? active.find(({ name }) => name === idOrName);
+    if (token) return { ...token, revokedAt: now };
     throw new OverlayError(
       "ACCESS_TOKEN_NOT_FOUND",
       `There is no active access token '${idOrName}'.`,
       "`overlayctl access list` shows those that there are.",
     );
-  const revoked = { ...token, revokedAt: now };
-  await pool.putAccessToken(revoked);
-  return revoked;
+  });
 }
 
 const isActive = ({ revokedAt, expiresAt }: AccessToken, now: number): boolean =>
   revokedAt === undefined && (expiresAt === undefined || expiresAt > now);
 
 /** A name stands for one token, so that it can be revoked by name and the history is clear. */
-async function refuseTakenName(pool: Pool, name: string, now: number): Promise<void> {
-  const holder = (await listAccessTokens(pool, {}, now)).find((token) => token.name === name);
+function refuseTakenName(existing: AccessToken[], name: string, now: number): void {
+  const holder = existing.find((token) => token.name === name && isActive(token, now));
   if (holder)
     throw new OverlayError(
       "ACCESS_TOKEN_EXISTS",

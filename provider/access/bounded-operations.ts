@@ -262,7 +262,7 @@ class BoundedOperations implements Operations {
     throw this.access.denied("access tokens");
   }
 
-  async putAccessToken(): Promise<never> {
+  async updateAccessTokens(): Promise<never> {
     throw this.access.denied("access tokens");
   }
 

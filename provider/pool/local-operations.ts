@@ -220,8 +220,12 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => tx.get(accessTokenKey(id)));
   }
 
-  putAccessToken(token: AccessToken): Promise<void> {
-    return this.#write("", async (tx) => tx.put(accessTokenKey(token.id), token));
+  updateAccessTokens(change: (tokens: AccessToken[]) => AccessToken): Promise<AccessToken> {
+    return this.#write("", async (tx) => {
+      const token = change(await tx.all(accessTokens));
+      tx.put(accessTokenKey(token.id), token);
+      return token;
+    });
   }
 
   findSecret(name: string): Promise<string | undefined> {

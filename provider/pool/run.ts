@@ -272,8 +272,8 @@ export class PoolRun implements Pool {
     return this.operations.findAccessToken(id);
   }
 
-  putAccessToken(token: AccessToken) {
-    return this.operations.putAccessToken(token);
+  updateAccessTokens(change: (tokens: AccessToken[]) => AccessToken) {
+    return this.operations.updateAccessTokens(change);
   }
 
   get webhooks() {

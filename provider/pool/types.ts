@@ -474,7 +474,8 @@ export interface Administration {
   adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
   accessTokens(): Promise<AccessToken[]>;
   findAccessToken(id: string): Promise<AccessToken | undefined>;
-  putAccessToken(token: AccessToken): Promise<void>;
+  /** Writes the token that `change` returns for the present ones, in one transaction. `change` may run several times, and may throw. */
+  updateAccessTokens(change: (tokens: AccessToken[]) => AccessToken): Promise<AccessToken>;
   readonly webhooks: Webhooks;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
 }

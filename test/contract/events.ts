@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { createAccessToken } from "../../provider/access/access-tokens";
 import { headKey, loggedEventsKey } from "../../provider/pool/storage/keys";
 import type { AccessToken, Delivery, Webhook } from "../../provider/pool/types";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
@@ -128,11 +129,27 @@ export function eventContract(engine: Engine): void {
   test("access tokens are kept, replaced and listed", async () => {
     const { pool, another } = await createFixture(engine);
     const token: AccessToken = { id: "0a1b2c3d", name: "ci", hash: "00ff", scopes: ["read", "reserve"], createdAt: 7 };
-    await pool.putAccessToken(token);
+    await pool.updateAccessTokens(() => token);
     expect(await another().findAccessToken("0a1b2c3d")).toEqual(token);
-    await another().putAccessToken({ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } });
+    await another().updateAccessTokens(([first]) => ({
+      ...first!,
+      revokedAt: 9,
+      tenant: { org: "acme", project: "web" },
+    }));
     expect(await pool.accessTokens()).toEqual([{ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } }]);
     expect(await pool.findAccessToken("ffffffff")).toBeUndefined();
+  });
+
+  test("of two access tokens that are created at once with one name, one is refused", async () => {
+    const { pool, another } = await createFixture(engine);
+    const input = { name: "ci", scopes: ["read" as const] };
+    const created = await Promise.allSettled(
+      [pool, another()].map((at) => createAccessToken({ pool: at, createdBy: "ann@host" }, input)),
+    );
+    expect(created.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+    const refused = created.find((each) => each.status === "rejected")!;
+    expect(refused.reason).toMatchObject({ code: "ACCESS_TOKEN_EXISTS" });
+    expect(await pool.accessTokens()).toHaveLength(1);
   });
 
   test("a webhook begins behind the newest event, and one process at a time changes its delivery", async () => {

@@ -80,7 +80,8 @@ class ServedPool extends PoolRun {
   override adoptIdentity = (...given: Parameters<Pool["adoptIdentity"]>) => this.operator.adoptIdentity(...given);
   override accessTokens = () => this.operator.accessTokens();
   override findAccessToken = (id: string) => this.operator.findAccessToken(id);
-  override putAccessToken = (token: AccessToken) => this.operator.putAccessToken(token);
+  override updateAccessTokens = (...given: Parameters<Pool["updateAccessTokens"]>) =>
+    this.operator.updateAccessTokens(...given);
 }
 
 /** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */

@@ -254,7 +254,7 @@ export class RemoteOperations implements Operations {
     throw this.#onlyAtStore("show access tokens");
   }
 
-  async putAccessToken(): Promise<never> {
+  async updateAccessTokens(): Promise<never> {
     throw this.#onlyAtStore("change access tokens");
   }
 
