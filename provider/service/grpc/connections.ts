@@ -16,6 +16,7 @@ export class Connections {
 
   add(socket: Socket): void {
     const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    const [oldest] = this.#strangers.values();
     this.#open.add(socket);
     this.#strangers.set(peer, socket);
     socket.on("error", () => {}); // it is closed then
@@ -23,7 +24,6 @@ export class Connections {
       this.#open.delete(socket);
       if (this.#strangers.get(peer) === socket) this.#strangers.delete(peer);
     });
-    const [oldest] = this.#strangers.values();
     if (this.#open.size > this.most * STRANGERS_SHARE) oldest?.destroy();
   }
 
