@@ -250,10 +250,13 @@ export class OverlayClient {
       throw error;
     }
     const release = () => this.release({ runner, container }, last);
-    const result = await run(ip, reservation).catch(async (error: unknown) => {
+    let result: T;
+    try {
+      result = await run(ip, reservation);
+    } catch (error) {
       await release().catch(() => {});
       throw error;
-    });
+    }
     await release();
     return result;
   }

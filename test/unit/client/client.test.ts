@@ -290,6 +290,17 @@ describe("withAddress", () => {
     await expect(client.withAddress("node1", fail)).rejects.toThrow("job failed");
   });
 
+  test("releases when the function throws before it returns a promise, and when it returns none", async () => {
+    server.script(json(RESERVATION), used, json(RELEASED), json(RESERVATION), used, json(RELEASED));
+    const failAtOnce = () => {
+      throw new Error("job failed");
+    };
+    await expect(client.withAddress("node1", failAtOnce)).rejects.toThrow("job failed");
+    const plain = ((ip: string) => ip) as unknown as (ip: string) => Promise<string>;
+    expect(await client.withAddress("node1", plain)).toBe("10.128.64.5");
+    expect(paths()).toEqual(["reserve", "use", "release", "reserve", "use", "release"]);
+  });
+
   test("releases when it is aborted meanwhile", async () => {
     server.script(json(RESERVATION), used, json(RELEASED));
     const controller = new AbortController();
