@@ -20,10 +20,10 @@ export const isEventInBounds = (bounds: Bounds, { pool, tenant }: Event): boolea
 export const showEvents = <E extends Event>(bounds: Bounds, events: E[]): E[] =>
   events.filter((event) => isEventInBounds(bounds, event)).map((event) => showEvent(bounds, event));
 
-/** An event as its reader may see it. The owner that has the values now may be of another tenant. */
+/** An event as its reader may see it. The owner that has the values now, and the user that took them, may be of another tenant. */
 export function showEvent<E extends Event>({ tenant }: Bounds, event: E): E {
   if (!tenant || event.takenBy === undefined) return event;
-  const { takenBy: _, ...shown } = event;
+  const { takenBy: _, by: __, ...shown } = event;
   return shown as E;
 }
 

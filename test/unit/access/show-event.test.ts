@@ -11,9 +11,13 @@ const ended: Event = {
   leaseId: "l",
   extents: [{ first: 1n, last: 1n }],
   takenBy: "secret",
+  by: "ci (bob@laptop)",
 };
 
-test("a reader of one tenant does not see which owner has the values now", () => {
-  expect(showEvent({ tenant: { org: "acme", project: "web" } }, ended)).toEqual({ ...ended, takenBy: undefined });
+test("a reader of one tenant does not see which owner has the values now, and who took them", () => {
+  const bounds = { tenant: { org: "acme", project: "web" } };
+  expect(showEvent(bounds, ended)).toEqual({ ...ended, takenBy: undefined, by: undefined });
+  const released: Event = { ...ended, what: "released", takenBy: undefined! };
+  expect(showEvent(bounds, released)).toBe(released);
   expect(showEvent({ network: "n" }, ended)).toBe(ended);
 });
