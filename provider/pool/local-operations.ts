@@ -3,7 +3,16 @@ import { isOverlayError, type OverlayError } from "../errors";
 import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
-import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "./operations";
+import {
+  AttemptEnded,
+  type Committed,
+  type Offered,
+  type OfferTerms,
+  type Operations,
+  type SeenEpoch,
+  type SessionOptions,
+  type StackPlan,
+} from "./operations";
 import { Queue } from "./queue";
 import { ReadBatch } from "./read-batch";
 import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
@@ -269,7 +278,7 @@ export class LocalOperations implements Operations {
 
   async end(): Promise<void> {
     if (this.parent) return;
-    await this.#queue.idle();
+    await Promise.all([this.#queue.idle(), this.#reads.idle()]);
     await this.store.close();
   }
 
@@ -313,7 +322,7 @@ export class LocalOperations implements Operations {
 
   #observed<T>(operation: Promise<T>): Promise<T> {
     return operation.catch((error: unknown) => {
-      this.settings.observer?.operationFailed?.(error);
+      if (!(error instanceof AttemptEnded)) this.settings.observer?.operationFailed?.(error);
       throw error;
     });
   }

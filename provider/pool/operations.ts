@@ -65,6 +65,9 @@ export interface SessionOptions {
   place?: string;
 }
 
+/** Thrown by a plan to end an attempt. It is no failure of the operation, which is asked for again. */
+export class AttemptEnded extends Error {}
+
 /**
  * What a run knows about the other resources of its stack. Operations ask about leases of these resources that are in the way of a request.
  * The answers are about this run only, so that a transaction that is tried again may ask again.

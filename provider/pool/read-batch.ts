@@ -1,4 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { isOverlayError } from "../errors";
 import type { OperationResult } from "./queue";
 import { EngineFault, type Store, type Tx } from "./storage/store";
 
@@ -16,28 +17,46 @@ interface Member {
  */
 export class ReadBatch {
   #waiting: Member[] = [];
+  readonly #running = new Set<Promise<void>>();
 
   constructor(private readonly store: Store) {}
 
   read<T>(view: View<T>): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       this.#waiting.push({ view, resolve, reject } as Member);
-      if (this.#waiting.length === 1) void this.#run();
+      if (this.#waiting.length === 1) this.#start();
     });
+  }
+
+  async idle(): Promise<void> {
+    while (this.#running.size > 0) await Promise.all(this.#running);
+  }
+
+  #start(): void {
+    const run = this.#run().finally(() => this.#running.delete(run));
+    this.#running.add(run);
   }
 
   async #run(): Promise<void> {
     await nextTurn();
     const group = this.#waiting;
     this.#waiting = [];
-    const results = await this.store
-      .read((tx) => readAll(tx, group))
-      .catch((error: unknown) => group.map((): OperationResult => ({ error })));
+    const results = await this.#readTogether(group);
     for (const [i, { resolve, reject }] of group.entries()) {
       const result = results[i]!;
       if ("error" in result) reject(result.error);
       else resolve(result.value);
     }
+  }
+
+  /** What a server refuses, such as a table that the user may not read, fails the transaction: then each read gets its own. */
+  async #readTogether(group: Member[]): Promise<OperationResult[]> {
+    try {
+      return await this.store.read((tx) => readAll(tx, group));
+    } catch (error) {
+      if (group.length === 1 || isOverlayError(error, "STORE_UNAVAILABLE")) return group.map(() => ({ error }));
+    }
+    return (await Promise.all(group.map((member) => this.#readTogether([member])))).flat();
   }
 }
 

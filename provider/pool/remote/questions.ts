@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { z } from "zod";
 import { OverlayError } from "../../errors";
-import type { StackPlan } from "../operations";
+import { AttemptEnded, type StackPlan } from "../operations";
 import { extentCodec } from "../storage/records";
 import { EngineFault } from "../storage/store";
 import type { Extent, Lease, PoolSpec, Request } from "../types";
@@ -60,7 +60,7 @@ export const childPoolQuestionId = (request: number, extents: Extent[]): string 
   digest("childPool", request, extentsText(extents));
 
 /** Aborts an attempt that needs answers. */
-export class OpenQuestions extends Error {
+export class OpenQuestions extends AttemptEnded {
   constructor(readonly questions: Question[]) {
     super("questions are open");
   }

@@ -6,6 +6,7 @@ import { afterAll, expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
+import { AttemptEnded } from "../../../provider/pool/operations";
 import { by, createPool, extents } from "../../contract/fixture";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
@@ -36,6 +37,11 @@ test("an observer is told of commits with their changes, of transactions, and of
   seen.length = 0;
   await expect(pool.events({ after: 99 })).rejects.toThrow(/^EVENTS_LOST/);
   expect(seen).toEqual(["read", "failed: EVENTS_LOST"]);
+  seen.length = 0;
+  const endAttempt = () => Promise.reject(new AttemptEnded());
+  const plan = { willRelease: () => false, isAbandoned: () => false, attempt: endAttempt };
+  await expect(pool.operations.claim(by("d"), plan)).rejects.toThrow(AttemptEnded);
+  expect(seen).toEqual(["write"]);
   await pool.end();
 });
 

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { ReadBatch } from "../../../provider/pool/read-batch";
 import { EngineFault, type Store, type Tx } from "../../../provider/pool/storage/store";
@@ -66,7 +67,7 @@ test("a fault of the engine fails the transaction, after all of its reads have e
         return await store.read(work);
       } catch (error) {
         faults.push(error, [...ended]);
-        throw new Error("the store does not answer");
+        throw new OverlayError("STORE_UNAVAILABLE", "The store does not answer.", "Wait.");
       }
     },
   });
@@ -78,9 +79,28 @@ test("a fault of the engine fails the transaction, after all of its reads have e
     ended.push("slow");
   });
   const settled = await Promise.allSettled([broken, slow]);
-  expect(settled.map((each) => each.status === "rejected" && each.reason.message)).toEqual([
-    "the store does not answer",
-    "the store does not answer",
+  expect(settled.map((each) => each.status === "rejected" && each.reason.code)).toEqual([
+    "STORE_UNAVAILABLE",
+    "STORE_UNAVAILABLE",
   ]);
   expect(faults).toEqual([expect.any(EngineFault), ["slow"]]);
+});
+
+test("what the server refuses fails one read only", async () => {
+  const { store, reads } = open();
+  await store.transact(async (tx) => tx.write([["a", "1"]]));
+  const refused = reads.read(async () => {
+    throw new EngineFault(new Error("permission denied"));
+  });
+  const [one, other] = await Promise.allSettled([refused, reads.read(get("a"))]);
+  expect(one.status).toBe("rejected");
+  expect(other).toEqual({ status: "fulfilled", value: "1" });
+});
+
+test("it is idle when all reads have ended", async () => {
+  const { reads } = open();
+  const ended: string[] = [];
+  void reads.read(get("a")).then(() => ended.push("read"));
+  await reads.idle();
+  expect(ended).toEqual(["read"]);
 });
