@@ -102,6 +102,8 @@ export interface AllocationContext {
   olds?: Record<string, unknown> | undefined;
   /** This run is a preview. */
   dryRun?: boolean;
+  /** See `Request`. */
+  program?: string | undefined;
   tenantDefaults: TenantDefaults;
 }
 

@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { PLACED, REQUESTS, requestLeaseName } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -45,8 +46,9 @@ export class CallerAccess implements Access {
 
   /** Names of other kinds, such as those of devices on hosts, have no bounds. */
   mayName(name: string, lease: Lease): boolean {
-    const isOfPool = [IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind));
-    return !isOfPool || this.#mayNamePool(name, lease);
+    if ([IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind))) return this.#mayNamePool(name, lease);
+    if (name.startsWith(REQUESTS)) return name.startsWith(requestLeaseName(this.caller.name, ""));
+    return !name.startsWith(PLACED) || !this.#isNameOfOther(name.slice(PLACED.length));
   }
 
   mayOpen(spec: PoolSpec, lease: Lease): boolean {

@@ -81,14 +81,15 @@ function toRefusal(error: OverlayError, path: string[], isHidden: boolean): Refu
 async function resolveInputs(
   def: Definition,
   deps: Dependencies,
-  { owner, dryRun }: Caller,
+  { owner, dryRun, program }: Caller,
   olds: Values | undefined,
   inputs: Values,
 ): Promise<Values | undefined> {
   if (!def.sourcePool?.resolve) return inputs;
   try {
     const { tenantDefaults } = deps;
-    return await def.sourcePool.resolve(inputs, { pool: await deps.pool(), owner, olds, dryRun, tenantDefaults });
+    const context = { pool: await deps.pool(), owner, olds, dryRun, program, tenantDefaults };
+    return await def.sourcePool.resolve(inputs, context);
   } catch (error) {
     if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
     deps.warn(`${error.message} Its values are not shown in this preview.`);

@@ -151,6 +151,10 @@ export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | 
 /** Held by its owner; not an offer, not quarantined, not ended. */
 export const isCommitted = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
+/** Whether a preview of this program has shown the offer; true if that is not recorded. */
+export const isShownTo = ({ shownTo }: Lease, program: string | undefined): boolean =>
+  shownTo === undefined || program === undefined || shownTo.includes(program);
+
 /** Whether so many leases, on so many values, keep the quota of a pool. */
 export const isWithinQuota = ({ quota = {} }: Pick<PoolSpec, "quota">, leases: number, values: bigint): boolean =>
   leases <= (quota.maxReservations ?? Infinity) && values <= (quota.maxIps ?? Infinity);

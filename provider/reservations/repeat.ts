@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import { requestLeaseName } from "../lease-names";
 import { dataEntries, type Lease } from "../pool/types";
 import { describePool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
@@ -52,7 +53,7 @@ export function toRepeatable(
 ): Repeatable | undefined {
   const [kind, text] = key !== undefined ? ["key", key] : ["owner", owner];
   if (text === undefined) return undefined;
-  const names = Array.from({ length: request.count }, (_, i) => `request/${caller}/${kind}/${text}/${i}`);
+  const names = Array.from({ length: request.count }, (_, i) => requestLeaseName(caller, `${kind}/${text}/${i}`));
   return { label: `${kind} '${text}'`, request, names };
 }
 

@@ -56,7 +56,8 @@ async function findTenantPlace(context: Context, input: ReserveInput, type: stri
   const tenant = requireTenant(context, input.tenant);
   const value = ip ?? (port === undefined ? undefined : BigInt(port));
   const name = tenantBlockName(tenant, type);
-  const holder = by === undefined ? ownerOfCaller(context, name, owner ?? key) : ownerFor(name, by);
+  const holder =
+    by === undefined ? ownerOfCaller(context, name, key === undefined ? owner : `key/${key}`) : ownerFor(name, by);
   const { place, leaseName } = await openTenantPool(context, { tenant, type, value }, holder);
   return { name: poolNamed(name), place, leaseName };
 }

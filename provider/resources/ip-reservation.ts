@@ -3,13 +3,14 @@ import { addressBits, familyOf, formatCidr, formatIp, parseIp, parseRange } from
 import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import { placementLeaseName } from "../lease-names";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
 import { ipAddress, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
 import { storedNetwork } from "./network-settings";
-import { chooseRunner, PLACEMENTS, placementLeaseName } from "./placement";
+import { chooseRunner, PLACEMENTS } from "./placement";
 import { runnerSettings, storedRunner, userLeaseName } from "./runner-subnet";
 import { chooseTenantPool, claimTenantPool, tenantBlockLeases, tenantLeaseName } from "./tenants";
 

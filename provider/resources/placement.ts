@@ -1,6 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { isCommitted, type Pool, type PoolSpec, type Usage } from "../pool/types";
+import { placementLeaseName } from "../lease-names";
+import { isCommitted, isShownTo, type Pool, type PoolSpec, type Usage } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
@@ -9,9 +10,6 @@ import { type RunnerSettings, storedRunner } from "./runner-subnet";
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
 export type Placement = (typeof PLACEMENTS)[number];
 
-/** A name of the lease, by which the owner's reservation is found on any runner. */
-export const placementLeaseName = (network: string, owner: string): string => `placed/${network}/${owner}`;
-
 export interface PlacementRequest {
   network: string;
   placement: Placement;
@@ -19,12 +17,12 @@ export interface PlacementRequest {
 }
 
 /**
- * A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. A preview leaves a runner that the program
- * does not create.
+ * A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. A runner that the program does not create is
+ * left by a preview, and by an up of a program to which it was not shown.
  */
 export async function chooseRunner(
   request: PlacementRequest,
-  { pool, owner, olds, dryRun }: AllocationContext,
+  { pool, owner, olds, dryRun, program }: AllocationContext,
 ): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
   const lease = await pool.holder(placementLeaseName(request.network, owner));
@@ -33,9 +31,10 @@ export async function chooseRunner(
     lease?.pool,
   ];
   const onlyOffered = await findOnlyOffered(request.network, pool);
+  const mayLeave = dryRun || (lease && !isShownTo(lease, program));
   for (const name of current) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    const mayStay = spec && hasAddress(spec, request) && !(dryRun && onlyOffered.has(spec.name));
+    const mayStay = spec && hasAddress(spec, request) && !(mayLeave && onlyOffered.has(spec.name));
     if (mayStay) return parseSettings(storedRunner, spec);
   }
   const candidates = await findCandidates(pool, request);

@@ -1,10 +1,12 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
 import {
   type ExistingLease,
   type Extent,
   isCommitted,
+  isShownTo,
   type Json,
   type Lease,
   type Pool,
@@ -16,7 +18,6 @@ import {
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
-import { placementLeaseName } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -42,17 +43,18 @@ export const tenantLeaseName = (tenant: Tenant, type: string, owner: string): st
   placementLeaseName(tenantBlockName(tenant, type), owner);
 
 /**
- * A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. A preview leaves
- * a pool that the program does not create.
+ * A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. A pool that the
+ * program does not create is left by a preview, and by an up of a program to which it was not shown.
  */
 export async function chooseTenantPool(request: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = request;
-  const { pool, owner, dryRun } = context;
+  const { pool, owner, dryRun, program } = context;
   const before = formerPool(request, context.olds);
   const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
+  const mayLeave = dryRun || (lease && !isShownTo(lease, program));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, request) && !(dryRun && (await isOnlyOffered(spec, pool))))
+    if (spec && hasValue(spec, request) && !(mayLeave && (await isOnlyOffered(spec, pool))))
       return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(request, pool);

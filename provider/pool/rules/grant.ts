@@ -1,3 +1,4 @@
+import { isSameTenant } from "../../owner";
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
 import { covers, overlapsAny, sameExtents, total, zonesOf } from "../extents";
 import { countsKey, leaseKey } from "../storage/keys";
@@ -18,7 +19,7 @@ import {
 import { omitUndefined, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
-import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
+import { type Details, type Extent, isCommitted, isShownTo, type Lease, type PoolSpec, type Request } from "../types";
 import { isOwnedBy, leasesOfRequester, ownLeases, show } from "./access";
 import { amend } from "./amend";
 import {
@@ -82,10 +83,6 @@ function withoutOutdated({ request: { prefer, want }, plannedExtents }: GrantCon
     return lease.state !== "offered" || lease.updatedAt > heldUntil! || lease.waitsFor || isOfRun(lease);
   });
 }
-
-/** Whether a preview of this program has shown the offer; true if that is not recorded. */
-const isShownTo = ({ shownTo }: Lease, program: string | undefined): boolean =>
-  shownTo === undefined || program === undefined || shownTo.includes(program);
 
 /** The record of a broken promise, for those programs that have not been told of it. */
 function removeShownTo(broken: Lease, program: string | undefined): Lease | undefined {
@@ -212,7 +209,7 @@ async function claimAgain(tx: WriteBuffer, spec: PoolSpec, request: Request, hel
   const { want = [], ttl, usedBy, labels } = request;
   const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
   const isInUse = held.state === "used" && held.usedBy !== usedBy;
-  if (!isAskedFor || isInUse) throw alreadyHeldError(spec, held);
+  if (!isAskedFor || isInUse || !isSameTenant(held.tenant, request.tenant)) throw alreadyHeldError(spec, held);
   if (held.state === "used") return held;
   const use = usedBy === undefined ? {} : ({ state: "used", usedBy } as const);
   return await amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });

@@ -140,6 +140,21 @@ describe("in a pool that tenants share", () => {
     expect(await outcomeOf(work(bounded({ tenant: ACME })))).toBe("done");
   });
 
+  test.each([
+    ["request/t/owner/job-1/0", "done"],
+    ["request/scheduler/owner/job-1/0", "ACCESS_DENIED"],
+    ["placed/tenant/acme/shop/clusterIP/x", "done"],
+    ["placed/tenant/other/web/clusterIP/x", "ACCESS_DENIED"],
+  ])("a tenant names its lease %s: %s", async (name, outcome) => {
+    const claim = bounded({ tenant: ACME }).claim(request("pool/web", "x", { names: [name] }));
+    expect(await outcomeOf(claim)).toBe(outcome);
+  });
+
+  test("a repeated claim does not get the lease of another tenant", async () => {
+    expect(await outcomeOf(stage.pool.claim(request("pool/web", "a")))).toBe("RESERVATION_EXISTS");
+    expect(await outcomeOf(bounded({ tenant: ACME }).claim(request("pool/web", "a")))).toBe("done");
+  });
+
   test("a page is filled, so that a short one is the last", async () => {
     for (const owner of ["c", "d", "e"]) await stage.pool.claim(request("pool/web", owner));
     await bounded({ tenant: ACME }).claim(request("pool/web", "z"));

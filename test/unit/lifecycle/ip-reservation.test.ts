@@ -302,6 +302,20 @@ describe("any runner", () => {
     expect(await stage.pool.fsck()).toEqual([]);
   });
 
+  test("an up leaves a runner that was shown to another program only, and stops if it was shown to this one", async () => {
+    for (const name of ["r1", "r2", "r3"]) await stage.make("IPReservation", name, { runner: `training/${name}` });
+    const r4 = { network: "training", connection: { host: "192.0.2.14" }, hubConnection: { host: "192.0.2.1" } };
+    stage.program = "branch";
+    await stage.preview("RunnerSubnet", "r4", r4);
+    expect(await stage.preview("IPReservation", "a", any())).toMatchObject({ runnerName: "r4" });
+    stage.newRun();
+    await expect(stage.make("IPReservation", "a", any())).rejects.toThrow(/^POOL_NOT_FOUND: .*only in a preview/);
+    stage.newRun();
+    stage.program = "main";
+    expect((await stage.make("IPReservation", "a", any())).runnerName).not.toBe("r4");
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
   test("a placed reservation keeps its runner: from preview to up, afterwards, and when renamed", async () => {
     const shown = await stage.preview("IPReservation", "a", any());
     for (let i = 0; i < 4; i++)

@@ -16,6 +16,8 @@ export class Stage {
   readonly fleet = new FakeFleet();
   readonly warnings: string[] = [];
   now = Date.UTC(2030, 0, 1);
+  /** See `Request`. */
+  program: string | undefined;
   deps!: Dependencies;
   #pool!: StoredPool;
   /** Another run of Pulumi, which has a process of its own. */
@@ -59,7 +61,8 @@ export class Stage {
   of = (type: string): Lifecycle => new Lifecycle(resourceOf(type), this.deps);
 
   async check(type: string, name: string, news: Values, olds?: Values, dryRun = false) {
-    return this.of(type).check({ owner: ownerOf(type, name), dryRun }, olds, news);
+    const caller = { owner: ownerOf(type, name), dryRun, program: this.program };
+    return this.of(type).check(caller, olds, news);
   }
 
   /** The values that preview shows. */

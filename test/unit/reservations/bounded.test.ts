@@ -68,6 +68,14 @@ test("a tenant makes pools and gets addresses in them, and in its own block", as
   });
 });
 
+test("in a tenant's block, an owner and a key of the same text are two requests", async () => {
+  const context = as("ci", { tenant: ACME });
+  const byOwner = await reserve(context, { type: "clusterIP", owner: "job1" });
+  const byKey = await reserve(context, { type: "clusterIP", key: "job1" });
+  expect(byKey.lease.leaseId).not.toBe(byOwner.lease.leaseId);
+  expect((await reserve(context, { type: "clusterIP", key: "job1" })).lease.leaseId).toBe(byKey.lease.leaseId);
+});
+
 test("a caller of one network reaches its runners and nothing else", async () => {
   const context = as("node", { network: "training" });
   expect(await describeRunnerConfig(context, { runner: "a" })).toMatchObject({ subnet: "10.10.1.0/24" });
