@@ -37,7 +37,7 @@ import type {
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
-import { showEvents } from "./bounds";
+import { isPoolInBounds, showEvents } from "./bounds";
 import type { Caller } from "./caller";
 import { CallerAccess } from "./caller-access";
 
@@ -150,8 +150,10 @@ class BoundedOperations implements Operations {
     return this.operations.signTokens(leases);
   }
 
-  openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
-    return this.operations.openToken(token, expected);
+  async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
+    const grant = await this.operations.openToken(token, expected);
+    if (!isPoolInBounds(this.caller, grant.pool)) throw this.access.denied(describePool(grant.pool));
+    return grant;
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {

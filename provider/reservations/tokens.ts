@@ -1,8 +1,9 @@
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { tenantBlockName } from "../owner";
 import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../pool/token";
 import type { Grant, Lease } from "../pool/types";
-import { runnerOfPool } from "../pool-names";
+import { describePool, poolNamed, runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ValidateInput } from "./inputs";
 import { type AddressLease, describeLease, formatValue } from "./leases";
@@ -30,34 +31,50 @@ export interface ValidToken
 /** The reservation that a token stands for, while it is not used. */
 export async function validateToken(context: Context, input: ValidateInput): Promise<ValidToken> {
   const { token, runner, offline = false } = input;
-  if (offline) return validateOffline(context, input);
+  if (offline) {
+    requireKeys(context);
+    const grant = await context.pool.openToken(token, expectNow(runner)); // with these keys, without the store
+    refuseUnlessOwnBlock(grant, context);
+    return describeGrant(grant);
+  }
   const grant = await readToken(context, token, runner);
   return { checked: "store", ...describeLease(mustBeUnused(grant, await leaseOfToken(context, grant))) };
 }
 
 /** The same without the store, by this machine's clock. A token whose lease was used or released since is valid here. */
-export function validateOffline(
-  { tokenKeys }: Pick<Context, "tokenKeys">,
-  { token, runner }: ValidateInput,
-): ValidToken {
-  if (tokenKeys === undefined)
-    throw new OverlayError(
-      "TOKEN_KEYS_MISSING",
-      "The keys of tokens are in the store, so none can be validated without it.",
-      "Validate with the store (not offline), or set tokenKeys (OVERLAY_TOKEN_KEYS) where it is validated.",
-    );
-  const expected = { now: Date.now(), ...(runner !== undefined && { runner }) };
-  const { pool, value, owner, leaseId, expiresAt } = openToken(token, keyRing(tokenKeys), expected);
-  return {
-    checked: "signature",
-    ip: formatValue(value),
-    pool,
-    ...runnerOfPool(pool),
-    ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
-    owner,
-    leaseId,
-  };
+export const validateOffline = (keys: Pick<Context, "tokenKeys">, { token, runner }: ValidateInput): ValidToken =>
+  describeGrant(openToken(token, keyRing(requireKeys(keys)), expectNow(runner)));
+
+function requireKeys({ tokenKeys }: Pick<Context, "tokenKeys">): string {
+  if (tokenKeys !== undefined) return tokenKeys;
+  throw new OverlayError(
+    "TOKEN_KEYS_MISSING",
+    "The keys of tokens are in the store, so none can be validated without it.",
+    "Validate with the store (not offline), or set tokenKeys (OVERLAY_TOKEN_KEYS) where it is validated.",
+  );
 }
+
+const expectNow = (runner: string | undefined) => ({ now: Date.now(), ...(runner !== undefined && { runner }) });
+
+/** A token does not say which tenant its lease is of; only the block of a tenant does. */
+function refuseUnlessOwnBlock({ pool }: Grant, { tenant }: Context): void {
+  if (!tenant || pool.startsWith(poolNamed(tenantBlockName(tenant, "")))) return;
+  throw new OverlayError(
+    "ACCESS_DENIED",
+    `Only the store has the tenant of a reservation in ${describePool(pool)}.`,
+    "Validate with the store (not offline).",
+  );
+}
+
+const describeGrant = ({ pool, value, owner, leaseId, expiresAt }: Grant): ValidToken => ({
+  checked: "signature",
+  ip: formatValue(value),
+  pool,
+  ...runnerOfPool(pool),
+  ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
+  owner,
+  leaseId,
+});
 
 export function mustBeUnused(grant: Grant, lease: Lease): Lease {
   if (lease.state === "used") throw tokenUsedError(grant, lease.usedBy ?? lease.owner);

@@ -17,6 +17,7 @@ import {
   reportRunner,
   reserve,
   reserveMany,
+  validateToken,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
 import { codeOf } from "./answers";
@@ -24,12 +25,13 @@ import { codeOf } from "./answers";
 /** The same functions for callers of the service, whose access token is bound to a tenant, a network or a pool. */
 const ACME = { org: "acme", project: "shop" };
 let stage: Stage;
-beforeEach(async () => {
-  stage = await Stage.up();
+async function setUp(settings: { tokenKeys?: string } = {}): Promise<void> {
+  stage = await Stage.up(settings);
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   for (const [i, name] of ["a", "b"].entries()) await stage.runner(name, `192.0.2.${11 + i}`);
   await stage.make("IPPool", "web", { ranges: ["172.20.7.0/28"], allocation: "lowest" });
-});
+}
+beforeEach(() => setUp());
 
 const as = (caller: string, bounds: Bounds): Context => ({
   pool: openSession(stage.pool, { name: caller, scopes: ["admin"], ...bounds }, stage.deps),
@@ -66,6 +68,21 @@ test("a tenant makes pools and gets addresses in them, and in its own block", as
   expect(await allocate(context, { uid: "u1", type: "clusterIP" })).toMatchObject({
     pool: "pool/tenant/acme/shop/clusterIP",
   });
+});
+
+test("offline, a token is validated only for a caller that its pool shows to be allowed", async () => {
+  const keys = { tokenKeys: "k1:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff" };
+  await setUp(keys);
+  const outcome = (bounds: Bounds, token: string) =>
+    codeOf(validateToken({ ...as("ci", bounds), ...keys }, { token, offline: true }));
+  const block = await reserve(as("ci", { tenant: ACME }), { type: "clusterIP" });
+  expect(await outcome({ tenant: ACME }, block.token)).toBe("done");
+  expect(await outcome({ tenant: { org: "other", project: "web" } }, block.token)).toBe("ACCESS_DENIED");
+  const shared = await reserve(as("ci", {}), { network: "training", runner: "a" });
+  expect(await outcome({}, shared.token)).toBe("done");
+  expect(await outcome({ network: "training" }, shared.token)).toBe("done");
+  expect(await outcome({ pool: "runner/training/b" }, shared.token)).toBe("ACCESS_DENIED");
+  expect(await outcome({ tenant: ACME }, shared.token)).toBe("ACCESS_DENIED"); // the token does not say of which tenant it is
 });
 
 test("in a tenant's block, an owner and a key of the same text are two requests", async () => {
