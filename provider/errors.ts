@@ -31,6 +31,7 @@ const CATEGORIES = {
   IP_OUTSIDE_POOL: "invalid",
   IP_NOT_REQUESTED: "invalid",
   EVENTS_LOST: "gone",
+  LEASE_NOT_FOUND: "notFound",
   LEASE_EXPIRED: "gone",
   LEASE_FENCED: "conflict",
   LEASE_CHANGED: "conflict",

@@ -9,6 +9,7 @@ import { isServiceUrl } from "./remote/url";
 import type { PoolRun } from "./run";
 import { ensureLayout } from "./storage/layout";
 import type { Store } from "./storage/store";
+import { keyRing } from "./token";
 import type { Finding } from "./types";
 
 export type { Settings } from "./pool";
@@ -106,6 +107,7 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
 
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), `memory:` or `https://overlay.example`. */
 export async function openPool(url: string, settings: OpenSettings): Promise<PoolRun> {
+  if (settings.tokenKeys !== undefined) keyRing(settings.tokenKeys); // refuses short ones
   if (isServiceUrl(url)) return (await import("./remote/index.js")).openRemotePool(url, settings);
   const store = observeStore(await openStore(url, settings), settings.observer);
   await ensureLayout(store, settings.allowMoved).catch(async (error: unknown) => {

@@ -174,3 +174,18 @@ export function requestedValue(
 export async function openRunnerPool(pool: Pool, { runner }: AddressPool): Promise<void> {
   if (runner) await openAddressPool(pool, runner);
 }
+
+/** A pool of any kind by its name, if it is not one of another tenant. */
+export async function requirePool(context: Context, name: string): Promise<PoolSpec> {
+  const spec = await findSpec(context.pool, name);
+  if (spec) {
+    refuseOtherTenant(spec, context);
+    return spec;
+  }
+  const { specs } = await findSpecPage(context, { limit: MOST_NAMES + 1 });
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `There is no pool '${name}'; there are ${listNames(specs.map((other) => other.name))}.`,
+    "Check the name and the store.",
+  );
+}

@@ -2,7 +2,7 @@ import { formatTime } from "../format-time";
 import { formatTenant } from "../owner";
 import type { Event, Lease } from "../pool/types";
 import { poolNamed } from "../pool-names";
-import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange } from "./address-pools";
+import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange, requirePool } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { AddressInput } from "./inputs";
 import { formatValue, isPort } from "./leases";
@@ -72,8 +72,9 @@ export async function historyOfPool(context: Context, name?: string): Promise<Ev
   }
   const spec = await findSpec(pool, name);
   if (spec) refuseOtherTenant(spec, context);
-  const events = await readHistory(context, [name]);
-  return events.length > 0 || name.includes("/") ? events : readHistory(context, [poolNamed(name)]);
+  const events = await readHistory(context, name.includes("/") ? [name] : [name, poolNamed(name)]);
+  if (!spec && events.length === 0) await requirePool(context, name); // rejects a name that no pool has had
+  return events;
 }
 
 /** The changes of an address in the pools that have it now. */

@@ -1,6 +1,7 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { tokenUsedError } from "../pool/token";
 import type { Condition, Grant, Lease, Pool } from "../pool/types";
+import { describePool } from "../pool-names";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { FreeInput, PoolChoice, ReleaseInput } from "./inputs";
@@ -85,8 +86,8 @@ export async function free(context: Context, input: FreeInput): Promise<Lease> {
   const lease = await pool.find(place.pool, { value });
   if (!lease)
     throw new OverlayError(
-      "INPUT_INVALID",
-      `${formatValue(value)} in ${place.pool} is not held.`,
+      "LEASE_NOT_FOUND",
+      `${formatValue(value)} in ${describePool(place.pool)} is not held.`,
       "`overlayctl ip list` shows what is held.",
     );
   refuseLeaseOfOther(lease, context);

@@ -6,9 +6,9 @@ import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/typ
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
 import { parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
+import { requirePool } from "./address-pools";
 import type { Context } from "./context";
 import type { CreatePoolInput } from "./inputs";
-import { requirePool } from "./usage";
 
 /**
  * IPPools that are made at run time, by the definition of the resource. They are leases as those of stacks, which refer to them by name; their

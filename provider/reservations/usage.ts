@@ -4,11 +4,11 @@ import { formatTenant } from "../owner";
 import { formatExtents } from "../pool/errors";
 import { capacityOf, min } from "../pool/extents";
 import type { PoolSpec, Usage } from "../pool/types";
-import { capitalize, describePool, IP_POOLS, listNames, MOST_NAMES, runnerOfPool } from "../pool-names";
+import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { type PoolSettings, storedPool } from "../resources/ip-pool";
-import { findSpec, findSpecPage, givesAddresses } from "./address-pools";
-import { type Context, isVisible, refuseOtherTenant } from "./context";
+import { findSpecPage, givesAddresses, requirePool } from "./address-pools";
+import { type Context, isVisible } from "./context";
 import { type Growth, readGrowth } from "./growth";
 import type { PoolPageInput } from "./inputs";
 
@@ -77,21 +77,6 @@ export async function showPool(context: Context, name: string, now = Date.now())
   const isShared = context.tenant !== undefined && spec.tenant === undefined;
   const growth = isShared ? {} : await readGrowth(context.pool, spec.name, countRoom(spec, usage), now);
   return { ...describeUsage(spec, usage), ...growth };
-}
-
-/** A pool of any kind by its name, if it is not one of another tenant. */
-export async function requirePool(context: Context, name: string): Promise<PoolSpec> {
-  const spec = await findSpec(context.pool, name);
-  if (spec) {
-    refuseOtherTenant(spec, context);
-    return spec;
-  }
-  const { specs } = await findSpecPage(context, { limit: MOST_NAMES + 1 });
-  throw new OverlayError(
-    "POOL_NOT_FOUND",
-    `There is no pool '${name}'; there are ${listNames(specs.map((other) => other.name))}.`,
-    "Check the name and the store.",
-  );
 }
 
 export interface Room {

@@ -62,11 +62,14 @@ export const TITLES: Record<number, string> = {
 
 export const statusOf = (code: Code): number => HTTP_STATUSES[code] ?? STATUSES[categoryOf(code)];
 
-/** What a client gets to read. Of an internal error that is its code only: its text is in the log, for the operator. */
-export const shownText = ({ code, what, fix }: OverlayError): Pick<OverlayError, "what" | "fix"> =>
-  categoryOf(code) === "internal"
-    ? { what: "The service failed.", fix: "Its log has the reason, under the id in the header X-Request-Id." }
-    : { what, fix };
+/** What a client gets to read. The text of an internal error, and the place of a store, are in the log only, for the operator. */
+export function shownText({ code, what, fix }: OverlayError): Pick<OverlayError, "what" | "fix"> {
+  const inLog = "Its log has the reason, under the id in the header X-Request-Id.";
+  if (categoryOf(code) === "internal") return { what: "The service failed.", fix: inLog };
+  if (code === "STORE_UNAVAILABLE")
+    return { what: "The store of the service does not answer.", fix: `Try again later. ${inLog}` };
+  return { what, fix };
+}
 
 export function toProblem(error: OverlayError): Problem {
   const { code, property } = error;

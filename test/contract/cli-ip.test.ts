@@ -114,7 +114,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.must("ip", "free", ...on("node2"), "--ip", "10.128.128.9")).toMatchObject([
       { ip: "10.128.128.9" },
     ]);
-    expect(await ctl.refusal("ip", "free", ...on("node2"), "--ip", "10.128.128.9")).toBe("1 INPUT_INVALID");
+    expect(await ctl.refusal("ip", "free", ...on("node2"), "--ip", "10.128.128.9")).toBe("1 LEASE_NOT_FOUND");
   });
 
   test.each([

@@ -4,7 +4,7 @@ import type { Operations } from "../../provider/pool/operations";
 import { type Settings, StoredPool } from "../../provider/pool/pool";
 import { PoolRun } from "../../provider/pool/run";
 import type { Store } from "../../provider/pool/storage/store";
-import type { AccessToken, ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
 /** An engine under test. */
 export interface Engine {

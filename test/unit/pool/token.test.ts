@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
+import { openPool } from "../../../provider/pool";
 import { keyRing, newSecret, openToken, signToken } from "../../../provider/pool/token";
 import type { Grant } from "../../../provider/pool/types";
 
@@ -130,4 +131,9 @@ test("neither a token nor an error holds the key, and short keys are refused", (
   expect(() => keyRing("a secret of some length,hunter2")).toThrow(/^SETTING_INVALID: Setting tokenKeys: key 2 of 2/);
   expect(() => keyRing("a secret of some length,hunter2")).not.toThrow(/hunter2/);
   expect(codeOf(() => keyRing(""))).toBe("SETTING_INVALID");
+});
+
+test("a pool is not opened with short keys", async () => {
+  const open = openPool("memory:", { offerTtl: 60, quarantine: 0, tokenKeys: "" });
+  await expect(open).rejects.toThrow(/^SETTING_INVALID: Setting tokenKeys/);
 });

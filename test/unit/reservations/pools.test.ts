@@ -86,7 +86,7 @@ test("an address can be used and freed without its pool, if one pool has it", as
   expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
   expect(await codeOf(useByAddress(context, { ip, by: "c2" }))).toBe("IP_IN_USE");
   expect(await free(context, { ip })).toMatchObject({ usedBy: "c1" });
-  expect(await codeOf(free(context, { ip }))).toBe("INPUT_INVALID");
+  expect(await codeOf(free(context, { ip }))).toBe("LEASE_NOT_FOUND");
   expect(await codeOf(free(context, { ip: parseIp("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
   await stage.make("IPPool", "other", { ranges: ["192.168.7.0/28"], addressSpace: "lab" });
   await expect(free(context, { ip })).rejects.toThrow(

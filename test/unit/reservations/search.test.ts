@@ -232,6 +232,8 @@ describe("a caller with a tenant", () => {
     expect(await Promise.all(refused.map(codeOf))).toEqual(refused.map(() => "TENANT_MISMATCH"));
     expect(await findLeases(as(acme), { ip })).toEqual([]);
     expect(await codeOf(showPool(as(acme), "acme"))).toBe("done");
+    expect(await codeOf(historyOfPool(as(acme), "acme"))).toBe("done");
+    expect(await codeOf(historyOfPool(as(acme), "none"))).toBe("POOL_NOT_FOUND");
   });
 });
 

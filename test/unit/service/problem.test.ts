@@ -17,7 +17,7 @@ const STATUSES: Record<number, Code[]> = {
   ],
   401: ["ACCESS_TOKEN_MISSING", "ACCESS_TOKEN_INVALID"],
   403: ["TENANT_MISMATCH", "TOKEN_SIGNATURE", "TOKEN_RUNNER", "ACCESS_DENIED"],
-  404: ["POOL_NOT_FOUND", "ACCESS_TOKEN_NOT_FOUND", "WEBHOOK_NOT_FOUND", "NOT_FOUND"],
+  404: ["POOL_NOT_FOUND", "LEASE_NOT_FOUND", "ACCESS_TOKEN_NOT_FOUND", "WEBHOOK_NOT_FOUND", "NOT_FOUND"],
   405: ["METHOD_NOT_ALLOWED"],
   408: ["REQUEST_TIMEOUT"],
   409: [
@@ -104,6 +104,7 @@ test("a problem has what is wrong, what to do and the property", () => {
 test.each([
   ["an exception", new TypeError("cannot read secret of undefined")],
   ["a corrupt store", new OverlayError("STORE_CORRUPT", "Row secret is broken.", "Repair secret.")],
+  ["a store that does not answer", new OverlayError("STORE_UNAVAILABLE", "secret:5432 is down.", "Start secret.")],
   ["something that is no error", "secret"],
 ])("of %s, a problem has no text", (_, error) => {
   expect(JSON.stringify(toProblem(toOverlayError(error)))).not.toContain("secret");
