@@ -32,8 +32,10 @@ export async function findNamedPool(context: Context, where: PoolChoice): Promis
   if (runner !== undefined && name === undefined)
     return addressPoolOf(await findRunnerNamed(context.pool, { network, runner }));
   if (name === undefined && network === undefined) return undefined;
-  if (name === undefined || network !== undefined || runner !== undefined)
-    throw new OverlayError("INPUT_INVALID", "The pool is not given completely.", `Give ${NAMING}.`);
+  if (name === undefined)
+    throw new OverlayError("INPUT_INVALID", "The network alone names no pool.", `Give ${NAMING}.`);
+  if (network !== undefined || runner !== undefined)
+    throw new OverlayError("INPUT_INVALID", "Both a pool and a runner or network are given.", `Give ${NAMING}.`);
   return findPoolByName(context, name);
 }
 

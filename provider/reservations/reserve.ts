@@ -71,7 +71,7 @@ function rejectContradictions(input: ReserveInput): void {
   if (isForAnyRunner(input) && (network === undefined || runner !== undefined || pool !== undefined))
     throw new OverlayError(
       "INPUT_INVALID",
-      "Any runner of which network?",
+      "A reservation on any runner is for a network, without a runner or a pool.",
       "Give network, and neither runner nor pool.",
     );
   if (count > 1 && given !== undefined)

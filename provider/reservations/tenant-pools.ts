@@ -26,5 +26,9 @@ export async function openTenantPool(context: Context, request: TenantPoolReques
 export function requireTenant(context: Context, given: Tenant | undefined): Tenant {
   const tenant = chooseTenant(context, given);
   if (tenant) return tenant;
-  throw new OverlayError("INPUT_INVALID", "No tenant given: type says which of its pools.", "Give the tenant, too.");
+  throw new OverlayError(
+    "INPUT_INVALID",
+    "type names a pool of a tenant, and no tenant is given.",
+    "Give the tenant, too.",
+  );
 }

@@ -14,7 +14,7 @@ export interface ServiceAddress {
 }
 
 const KNOWN = ["ca", "cert", "key", "timeout"];
-const FORM = "Write it like https://overlay.example:8443?ca=ca.pem.";
+const FORM = "Write it like https://overlay.example:7447?ca=ca.pem.";
 
 export const isServiceUrl = (url: string): boolean => /^https?:/.test(url);
 

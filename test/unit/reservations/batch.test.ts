@@ -75,8 +75,11 @@ describe("several at once", () => {
     [{ pool: "web", count: 2, by: "c1" }, "A request with container is for one address, and 2 are requested."],
     [{ pool: "web", count: 2, ip: "192.168.7.1" }, "A request with ip is for one address"],
     [{ pool: "web", by: "c1", owner: "job" }, "Both container and owner are given."],
-    [{ anyRunner: true }, "Any runner of which network?"],
-    [{ placement: "spread", network: "training", runner: "a" }, "Any runner of which network?"],
+    [{ anyRunner: true }, "A reservation on any runner is for a network, without a runner or a pool."],
+    [
+      { placement: "spread", network: "training", runner: "a" },
+      "A reservation on any runner is for a network, without a runner or a pool.",
+    ],
   ])("%j is refused", async (input, text) => {
     expect(await messageOf(reserveMany(context, reserveInput.parse(input)))).toContain(`INPUT_INVALID: ${text}`);
   });

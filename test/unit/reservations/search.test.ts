@@ -131,7 +131,7 @@ describe("a runner by its name", () => {
     ],
     [
       { network: "training" },
-      "INPUT_INVALID: The pool is not given completely. Give a runner, with its network where several have one of that name, or a pool.",
+      "INPUT_INVALID: The network alone names no pool. Give a runner, with its network where several have one of that name, or a pool.",
     ],
   ])("%j is refused", async (where, message) => {
     expect(await messageOf(reserve(context, where))).toBe(message);

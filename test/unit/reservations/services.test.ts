@@ -166,7 +166,7 @@ describe("the address of a service", () => {
   test.each([
     [{ uid: "u1" }, "Neither pool nor type was given, or both."],
     [{ uid: "u1", pool: "web", type: "clusterIP" }, "Neither pool nor type was given, or both."],
-    [{ uid: "u1", type: "clusterIP" }, "No tenant given: type says which of its pools."],
+    [{ uid: "u1", type: "clusterIP" }, "type names a pool of a tenant, and no tenant is given."],
     [
       { uid: "u1", type: "vip", tenant: "acme/shop" },
       "Tenants get pools of type clusterIP and loadBalancer by default",
