@@ -37,27 +37,31 @@ const isAtSameValue = (a: Lease, b: Lease): boolean => a.pool === b.pool && posi
 const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(positionOf(lease))}`;
 
 async function* readMatching(context: Context, search: Partial<SearchInput>): AsyncGenerator<Lease> {
-  for await (const spec of readPools(context, search)) {
-    const after = spec.name === search.after?.pool ? search.after.value : -1n;
-    for await (const lease of readLeases(context.pool, spec, search, after)) {
-      if (lease.childPool === undefined && isVisible(lease, context) && matches(lease, search)) yield lease;
+  for await (const specs of readPools(context, search)) {
+    const indexed = await Promise.all(specs.map((spec) => readIndexed(context.pool, spec, search)));
+    for (const [i, spec] of specs.entries()) {
+      const after = spec.name === search.after?.pool ? search.after.value : -1n;
+      const found = indexed[i]?.filter((lease) => positionOf(lease) > after);
+      for await (const lease of found ?? readPages(context.pool, spec, search, after))
+        if (lease.childPool === undefined && isVisible(lease, context) && matches(lease, search)) yield lease;
     }
   }
 }
 
+/** undefined: all leases of the pool must be read. */
+async function readIndexed(pool: Pool, spec: PoolSpec, { ip, by }: Partial<SearchInput>): Promise<Lease[] | undefined> {
+  if (ip !== undefined) return leasesAt(pool, spec, ip);
+  return by === undefined ? undefined : leasesBy(pool, spec, by);
+}
+
 const PAGE = 500;
 
-async function* readLeases(
+async function* readPages(
   pool: Pool,
   spec: PoolSpec,
-  { ip, by, limit = PAGE }: Partial<SearchInput>,
+  { limit = PAGE }: Partial<SearchInput>,
   after: bigint,
 ): AsyncGenerator<Lease> {
-  const indexed = ip !== undefined ? leasesAt(pool, spec, ip) : by !== undefined ? leasesBy(pool, spec, by) : undefined;
-  if (indexed) {
-    const leases = await indexed;
-    if (leases) return yield* leases.filter((lease) => positionOf(lease) > after);
-  }
   const size = Math.min(PAGE, limit + 1);
   for (let at = after; ; ) {
     const page = await pool.leases(spec.name, { after: at, limit: size });
@@ -93,16 +97,16 @@ async function leasesBy(pool: Pool, spec: PoolSpec, by: string): Promise<Lease[]
 /** Pools that are read at once. */
 const POOLS = 200;
 
-/** The pools to search, by name, from that of the cursor on. */
-async function* readPools(context: Context, search: Partial<SearchInput>): AsyncGenerator<PoolSpec> {
+/** The pools to search, by name, from that of the cursor on. Indexed searches in those that are read at once are made together. */
+async function* readPools(context: Context, search: Partial<SearchInput>): AsyncGenerator<PoolSpec[]> {
   const scope = await findScope(context, search);
   const isSearched = (spec: PoolSpec): boolean => isInScope(spec, search) && isVisible(spec, context);
   const first = scope.pool ?? search.after?.pool;
   const spec = first === undefined ? undefined : await context.pool.spec(first);
-  if (spec?.name.startsWith(scope.prefix) && isSearched(spec)) yield spec;
+  if (spec?.name.startsWith(scope.prefix) && isSearched(spec)) yield [spec];
   for (let after = first; scope.pool === undefined; ) {
     const specs = await context.pool.pools(scope.prefix, { limit: POOLS, ...(after !== undefined && { after }) });
-    yield* specs.filter(isSearched);
+    yield specs.filter(isSearched);
     if (specs.length < POOLS) return;
     after = specs.at(-1)!.name;
   }
