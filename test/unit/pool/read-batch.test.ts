@@ -1,5 +1,9 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
+import { openPool } from "../../../provider/pool";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { ReadBatch } from "../../../provider/pool/read-batch";
 import { EngineFault, type Store, type Tx } from "../../../provider/pool/storage/store";
@@ -103,4 +107,13 @@ test("it is idle when all reads have ended", async () => {
   void reads.read(get("a")).then(() => ended.push("read"));
   await reads.idle();
   expect(ended).toEqual(["read"]);
+});
+
+test("a read that was asked for before the pool is ended is answered", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "overlay-reads-"));
+  const pool = await openPool(`sqlite:${join(folder, "pool.db")}`, { offerTtl: 60, quarantine: 0 });
+  const read = pool.pools();
+  await pool.end();
+  expect(await read).toEqual([]);
+  rmSync(folder, { recursive: true });
 });
