@@ -144,6 +144,13 @@ export const notRequestedError = (spec: PoolSpec): OverlayError =>
     `Set the ${KINDS[spec.kind].noun} that you need.`,
   );
 
+export const noBlocksError = (spec: PoolSpec): OverlayError =>
+  new OverlayError(
+    "IP_RESERVED",
+    `${capitalize(describePool(spec.name))} avoids .0 and .255 (avoidBoundaryIps), so no block can be carved from it.`,
+    "Set avoidBoundaryIps on the pools that are carved from it instead.",
+  );
+
 export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].exhausted,

@@ -90,6 +90,17 @@ export function pickContract(engine: Engine): void {
     });
   });
 
+  test("no block is carved from a pool that avoids .0 and .255, by value or not", async () => {
+    const { pool } = await createFixture(engine);
+    await createPool(pool, { extents: extents("10.0.0.0/28"), avoidBoundaryIps: true });
+    for (const request of [by("a", { size: 4n }), requestFor("a", "10.0.0.8-10.0.0.11")]) {
+      const error = { code: "IP_RESERVED", message: expect.stringContaining("no block can be carved") };
+      await expect(pool.offer(request)).rejects.toMatchObject(error);
+      await expect(pool.claim(request)).rejects.toMatchObject(error);
+    }
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test.each([{ autoAssign: false }, { allocation: "external" as const }])(
     "a pool with %o serves only requests by value",
     async (setting) => {

@@ -3,6 +3,7 @@ import { isSameStack, isSameTenant } from "../../owner";
 import {
   exhaustedError,
   keptForValueError,
+  noBlocksError,
   notRequestedError,
   outsideError,
   planStaleError,
@@ -101,7 +102,9 @@ export const emptyChoice = (extents: Extent[] = []): Choice => ({
 });
 
 export async function choose(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own?: Lease): Promise<Choice> {
-  const { want } = context.request;
+  const { want, size = 1n } = context.request;
+  const isForBlock = want ? want.some((extent) => sizeOf(extent) > 1n) : size > 1n;
+  if (spec.avoidBoundaryIps && isForBlock) throw noBlocksError(spec);
   const choice = want ? await chooseRequested(tx, spec, context, want, own) : await chooseAutomatic(tx, spec, context);
   await takePorts(
     tx,
