@@ -72,9 +72,16 @@ export async function buildServer(
   answerUnknownRoutes(app);
   await registerDocs(app, version);
   guardRoutes(app, admission);
-  for (const [prefix, group] of ROUTE_GROUPS)
-    await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
+  for (const { prefix, tag, group } of ROUTE_GROUPS)
+    await app.register(async (routes) => group(tagRoutes(routes as App, tag), service), { prefix });
   return app;
+}
+
+/** Gives the routes of a group their area in the OpenAPI document. */
+function tagRoutes(routes: App, tag: string | undefined): App {
+  return routes.addHook("onRoute", (route) => {
+    if (tag !== undefined) route.schema = { ...route.schema, tags: [tag] };
+  });
 }
 
 function listRoutes(app: App): void {
@@ -115,7 +122,7 @@ function measureRequests(app: App, { metrics }: ServiceContext): void {
 }
 
 /**
- * Requests on open connections are answered while the process ends, and the client has to connect again for the next one. Proxies that
+ * Requests on open connections are answered while the process is shutting down, and the client has to connect again for the next one. Proxies that
  * ask for readiness are told to use another instance.
  */
 function drainWhileStopping(app: App, { stopping }: ServiceContext): void {

@@ -152,7 +152,7 @@ beforeAll(async () => {
   service = await TestService.on(stage.pool);
   operator = await tokenWith(["admin"]);
 });
-afterAll(() => service.app.close());
+afterAll(() => service.close());
 
 let made = 0;
 const newName = (): string => `n${++made}`;

@@ -28,7 +28,7 @@ beforeEach(async () => {
   seen = await stage.pool.identity();
   service = await TestService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
 });
-afterEach(() => service.app.close());
+afterEach(() => service.close());
 
 const request = (owner: string, more: Partial<Request> = {}): Request => ({
   pool: "pool/web",
