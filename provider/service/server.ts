@@ -20,7 +20,7 @@ import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./probl
 import { validatorFor } from "./requests";
 import { ROUTE_GROUPS } from "./routes";
 import { registerDocs } from "./routes/docs";
-import { parseTraceParent, requestIdOf } from "./trace";
+import { parseTraceContext, requestIdOf } from "./trace";
 import { answerUnknownRoutes } from "./unknown-routes";
 
 /** Milliseconds for which an idle connection stays open; longer than that of common proxies, so that the proxy closes it. */
@@ -97,17 +97,20 @@ function logRequests(app: App): void {
   app.addHook("onRequest", async (request, reply) => {
     // Answers may contain tokens: no proxy may keep them.
     reply.headers({ "x-request-id": request.id, "cache-control": "no-store", "x-content-type-options": "nosniff" });
-    const trace = parseTraceParent(request.headers);
-    if (trace) reply.header("traceparent", trace.text);
+    const { traceparent, tracestate } = parseTraceContext(request.headers) ?? {};
+    if (traceparent !== undefined) reply.header("traceparent", traceparent);
+    if (tracestate !== undefined) reply.header("tracestate", tracestate);
   });
   app.addHook("onResponse", async (request, reply) => {
+    const trace = parseTraceContext(request.headers);
     request.log.info({
       method: request.method,
       route: request.routeOptions.url ?? "none",
       status: reply.statusCode,
       ms: Math.round(reply.elapsedTime * 1000) / 1000,
       token: request.caller?.name,
-      traceId: parseTraceParent(request.headers)?.traceId,
+      traceId: trace?.traceId,
+      traceState: trace?.tracestate,
     });
   });
 }

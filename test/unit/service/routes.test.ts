@@ -525,11 +525,13 @@ describe("without authentication", () => {
 describe("headers and log", () => {
   test("request id and trace context are answered and logged; no line has a token", async () => {
     const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const tracestate = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
     const { token: given } = (await post("reserve?runner=node1")).json();
     const answer = await service.send(`POST ${API}/ip/validate?token=${given}`, token, {
-      headers: { traceparent, "x-request-id": "job-17" },
+      headers: { traceparent, tracestate, "x-request-id": "job-17" },
     });
-    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17", "cache-control": "no-store" });
+    expect(answer.headers).toMatchObject({ traceparent, tracestate, "x-request-id": "job-17" });
+    expect(answer.headers["cache-control"]).toBe("no-store");
     expect(JSON.parse(service.lines.at(-1)!)).toMatchObject({
       method: "POST",
       route: `${API}/ip/validate`,
@@ -538,6 +540,7 @@ describe("headers and log", () => {
       token: "scheduler",
       requestId: "job-17",
       traceId: "4bf92f3577b34da6a3ce929d0e0e4736",
+      traceState: tracestate,
     });
     expect(service.lines.join("")).not.toMatch(/ovl_|ipr1|\?token/);
   });
@@ -548,8 +551,10 @@ describe("headers and log", () => {
     expect(body).not.toMatch(/<script>|https?:\/\//);
   });
 
-  test("a malformed traceparent is not answered", async () => {
-    const answer = await service.send("GET /healthz", undefined, { headers: { traceparent: "00-zz" } });
-    expect(answer.headers.traceparent).toBeUndefined();
+  test("a malformed traceparent is not answered, nor is the tracestate beside it", async () => {
+    const headers = { traceparent: "00-zz", tracestate: "rojo=1" };
+    const answer = await service.send("GET /healthz", undefined, { headers });
+    expect([answer.headers.traceparent, answer.headers.tracestate]).toEqual([undefined, undefined]);
+    expect(service.lines.at(-1)).not.toContain("rojo");
   });
 });
