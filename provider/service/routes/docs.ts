@@ -42,7 +42,8 @@ export async function registerDocs(app: App, version: string): Promise<void> {
       components: { securitySchemes: { accessToken: { type: "http", scheme: "bearer" } } },
     },
     transform: describeRoute,
-    transformObject: (document) => dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi),
+    transformObject: (document) =>
+      markOptionalBodies(dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi)),
   });
   await app.register(async (docs) => {
     docs.addHook("onRoute", (route) => {
@@ -68,6 +69,17 @@ const describeAccess = (scope: RouteScope) =>
   scope === "public"
     ? { description: "Needs no access token.", security: [] }
     : { description: `Needs an access token with the scope \`${scope}\`.`, security: [{ accessToken: [scope] }] };
+
+/** The plugin calls every body required. One that may be null may also be absent: the query has the inputs then. */
+function markOptionalBodies(document: OpenApi): OpenApi {
+  for (const { post } of Object.values(document.paths ?? {}).filter((item) => item !== undefined)) {
+    const body = post?.requestBody;
+    if (!body || !("content" in body)) continue;
+    const { schema = {} } = body.content["application/json"] ?? {};
+    body.required = !("anyOf" in schema && schema.anyOf?.some((each) => "type" in each && each.type === "null"));
+  }
+  return document;
+}
 
 /** Schemas with an id are global in zod: those of resources are among them. */
 function dropUnusedSchemas({ components, ...document }: OpenApi): OpenApi {

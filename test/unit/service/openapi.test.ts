@@ -28,6 +28,7 @@ interface Operation {
   operationId: string;
   tags: string[];
   security: { accessToken: string[] }[];
+  requestBody?: { required: boolean };
   responses: Record<string, { description: string }>;
 }
 
@@ -110,6 +111,20 @@ describe("the document", () => {
       for (const answer of Object.values(responses)) expect(answer.description, name).not.toBe("Default Response");
     }
     expect(new Set(operations.map(([, { operationId }]) => operationId)).size).toBe(operations.length);
+  });
+
+  test("demands a body only where the query cannot have the inputs", async () => {
+    const operations = operationsOf(await readDocument()).filter(([, { requestBody }]) => requestBody);
+    expect(operations.map(([name, { requestBody }]) => `${name} ${requestBody!.required}`).sort()).toEqual([
+      "POST /ip/free false",
+      "POST /ip/release false",
+      "POST /ip/reserve false",
+      "POST /ip/use false",
+      "POST /ip/validate false",
+      "POST /pools true",
+      "POST /runners/{runner}/report true",
+      "POST /webhooks true",
+    ]);
   });
 
   test("has schemas of its routes only, and no reference that leads nowhere", async () => {
