@@ -94,7 +94,7 @@ export class OverlayClient {
     return this.#send(ROUTES.release, input, options);
   }
 
-  /** Releases an address of any holder. Needs the scope `admin`. */
+  /** Releases an address, whoever its owner is; if a stack holds it, `force` is required. Needs the scope `admin`. */
   free(input: FreeInput, options?: CallOptions): Promise<Lease> {
     return this.#send(ROUTES.free, input, options);
   }
@@ -219,7 +219,7 @@ export class OverlayClient {
     return this.#send(ROUTES.metrics, {}, options);
   }
 
-  /** Whether the process lives. */
+  /** Whether the process is running. */
   health(options?: CallOptions): Promise<{ status: "ok" }> {
     return this.#send(ROUTES.health, {}, options);
   }

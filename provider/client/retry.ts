@@ -3,8 +3,8 @@ import { OverlayServiceError } from "./errors";
 /** Decides whether a failed request is sent again, and when. */
 
 /**
- * `repeatable`: sent twice, it has the effect of once. `once`: sent again only if the first one had no effect for certain, which a lost answer does
- * not say.
+ * `repeatable`: sent twice, it has the effect of once. `once`: sent again only if it is certain that the first one was not executed, which a lost
+ * answer does not say.
  */
 export type Effect = "repeatable" | "once";
 

@@ -95,5 +95,9 @@ function refuseBrowsers({ host = "", origin }: Credentials): void {
   );
 }
 
-const rateLimitError = (who: string, perSecond: number): OverlayError =>
-  new OverlayError("RATE_LIMITED", `${who} may send ${perSecond} requests a second.`, "Wait a second, and try again.");
+const rateLimitError = (caller: string, perSecond: number): OverlayError =>
+  new OverlayError(
+    "RATE_LIMITED",
+    `${caller} may send ${perSecond} requests a second.`,
+    "Wait a second, and try again.",
+  );

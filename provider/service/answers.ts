@@ -1,25 +1,45 @@
+import type { RouteOptions } from "fastify";
 import { z } from "zod";
 import { PROBLEM_TYPE, problemSchema, TITLES } from "./problem";
 
-/** The statuses of failures that any route may have. */
-const FAILURES = [400, 401, 403, 404, 409, 410, 413, 415, 429, 500, 503];
+/** The answers of routes, as the OpenAPI document describes them. */
 
-const describeFailures = (statuses: number[]) =>
-  Object.fromEntries(
-    statuses.map((status) => [
-      status,
-      { description: TITLES[status]!, content: { [PROBLEM_TYPE]: { schema: problemSchema } } },
-    ]),
-  );
-
-/** The answers of a route. */
-export const answers = <S extends z.ZodType>(success: S, failures = FAILURES) => ({
-  200: success,
-  ...describeFailures(failures),
+/** An answer that is text. */
+export const textAnswer = (type: string, description: string) => ({
+  description,
+  content: { [type]: { schema: z.string() } },
 });
 
-/** The same for a route that answers with text. */
-export const textAnswers = (type: string, description: string) => ({
-  200: { description, content: { [type]: { schema: z.string() } } },
-  ...describeFailures(FAILURES),
+type TextAnswer = ReturnType<typeof textAnswer>;
+
+/** All answers of a route. The description of a success is that of its schema. */
+export function describeAnswers(route: RouteOptions): Record<number, object> {
+  const { 200: success } = route.schema!.response as { 200: z.ZodType | TextAnswer };
+  return {
+    200: success instanceof z.ZodType ? describeSuccess(success) : success,
+    ...Object.fromEntries(failuresOf(route).map((status) => [status, describeFailure(status)])),
+  };
+}
+
+const describeSuccess = (schema: z.ZodType) => ({
+  description: schema.description,
+  content: { "application/json": { schema } },
 });
+
+const describeFailure = (status: number) => ({
+  description: TITLES[status]!,
+  content: { [PROBLEM_TYPE]: { schema: problemSchema } },
+});
+
+/** The statuses of failures: those that follow from the form of the request and from access, and those that the route declares. */
+function failuresOf({ method, schema = {}, config = {} }: RouteOptions): number[] {
+  const mayHaveBody = method !== "GET"; // fastify reads it even if the route has no schema for it
+  const hasInputs = mayHaveBody || schema.querystring !== undefined || schema.params !== undefined;
+  return [
+    ...(hasInputs ? [400] : []),
+    ...(mayHaveBody ? [408, 413, 415] : []),
+    ...(config.scope === "public" ? [] : [401, 403, 429, 503]),
+    ...(config.failures ?? []),
+    500,
+  ];
+}

@@ -17,6 +17,11 @@ declare module "fastify" {
     scope?: RouteScope;
     /** false: it is served while the store does not answer, to callers that are known. */
     needsStore?: boolean;
+    /**
+     * Statuses that the route can fail with, other than those that every route of its kind has (`answers.ts`). 404: it names what may not exist.
+     * 409: the state of the store forbids it. 410: what it names has expired or is no longer kept.
+     */
+    failures?: (404 | 409 | 410 | 503)[];
   }
   interface FastifyInstance {
     allRoutes: RouteOptions[];
@@ -65,7 +70,7 @@ export interface Limits {
   pageLimit: number;
   /** Requests in a second for each access token. */
   rateLimit: number;
-  /** Seconds in which a request must arrive. */
+  /** Time limit for receiving a request, in seconds. */
   requestTimeout: number;
 }
 

@@ -1,7 +1,7 @@
 import type { Admission } from "./admission";
 import type { App } from "./app";
 
-/** Decides who may use a route, before its body is read. Refuses to start with a route that does not declare its scope. */
+/** Checks the caller's access before the body of a request is read. Refuses to start with a route that does not declare its scope. */
 export function guardRoutes(app: App, admission: Admission): void {
   app.decorateRequest("caller");
   app.decorateRequest("overlay");

@@ -50,7 +50,7 @@ export const reserveFields = z.strictObject({
   tenant: reserveInput.shape.tenant.describe(
     "With `type`: ORGANIZATION/PROJECT. Default: the tenant of the access token.",
   ),
-  count: reserveInput.shape.count.describe("So many addresses, all or none. The answer is a list then."),
+  count: reserveInput.shape.count.describe("Number of addresses, all or none. With `count` the answer is a list."),
   container: container.describe("The container that it is for; the same container gets the same reservation again."),
   owner: reserveInput.shape.owner.describe("Instead of a container: the same owner gets the same reservation again."),
   ttl: reserveInput.shape.ttl.describe("Seconds for which it may stay unused; default 300, 1800 with `vm`."),
@@ -128,11 +128,13 @@ const position = z
 export const eventFields = z.strictObject({
   after: position
     .optional()
-    .describe("Begin behind the event with this id. Default: the header Last-Event-ID, else the events from now on."),
+    .describe("Start after the event with this id. Default: the header Last-Event-ID, else the events from now on."),
   pool: z.string().min(1).optional().describe("Only of this pool: an IPPool, or runner/NETWORK/RUNNER."),
   tenant: boundsFields.tenant.describe("Only of this tenant: ORGANIZATION/PROJECT."),
 });
 
-export const eventHeaders = z.looseObject({ "last-event-id": position.optional() });
+export const eventHeaders = z.looseObject({
+  "last-event-id": position.optional().describe("Id of the last event received."),
+});
 
 export const webhookFields = z.strictObject(webhookInput.shape);

@@ -20,7 +20,7 @@ import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./probl
 import { validatorFor } from "./requests";
 import { ROUTE_GROUPS } from "./routes";
 import { registerDocs } from "./routes/docs";
-import { parseTraceParent, requestIdOf } from "./trace";
+import { parseTraceContext, requestIdOf } from "./trace";
 import { answerUnknownRoutes } from "./unknown-routes";
 
 /** Milliseconds for which an idle connection stays open; longer than that of common proxies, so that the proxy closes it. */
@@ -72,9 +72,16 @@ export async function buildServer(
   answerUnknownRoutes(app);
   await registerDocs(app, version);
   guardRoutes(app, admission);
-  for (const [prefix, group] of ROUTE_GROUPS)
-    await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
+  for (const { prefix, tag, group } of ROUTE_GROUPS)
+    await app.register(async (routes) => group(tagRoutes(routes as App, tag), service), { prefix });
   return app;
+}
+
+/** Gives the routes of a group their area in the OpenAPI document. */
+function tagRoutes(routes: App, tag: string | undefined): App {
+  return routes.addHook("onRoute", (route) => {
+    if (tag !== undefined) route.schema = { ...route.schema, tags: [tag] };
+  });
 }
 
 function listRoutes(app: App): void {
@@ -90,17 +97,20 @@ function logRequests(app: App): void {
   app.addHook("onRequest", async (request, reply) => {
     // Answers may contain tokens: no proxy may keep them.
     reply.headers({ "x-request-id": request.id, "cache-control": "no-store", "x-content-type-options": "nosniff" });
-    const trace = parseTraceParent(request.headers);
-    if (trace) reply.header("traceparent", trace.text);
+    const { traceparent, tracestate } = parseTraceContext(request.headers) ?? {};
+    if (traceparent !== undefined) reply.header("traceparent", traceparent);
+    if (tracestate !== undefined) reply.header("tracestate", tracestate);
   });
   app.addHook("onResponse", async (request, reply) => {
+    const trace = parseTraceContext(request.headers);
     request.log.info({
       method: request.method,
       route: request.routeOptions.url ?? "none",
       status: reply.statusCode,
       ms: Math.round(reply.elapsedTime * 1000) / 1000,
       token: request.caller?.name,
-      traceId: parseTraceParent(request.headers)?.traceId,
+      traceId: trace?.traceId,
+      traceState: trace?.tracestate,
     });
   });
 }
@@ -115,7 +125,7 @@ function measureRequests(app: App, { metrics }: ServiceContext): void {
 }
 
 /**
- * Requests on open connections are answered while the process ends, and the client has to connect again for the next one. Proxies that
+ * Requests on open connections are answered while the process is shutting down, and the client has to connect again for the next one. Proxies that
  * ask for readiness are told to use another instance.
  */
 function drainWhileStopping(app: App, { stopping }: ServiceContext): void {

@@ -3,7 +3,7 @@ import type { Logger } from "pino";
 import type { Caller } from "../../access/caller";
 import type { OverlayError } from "../../errors";
 import type { ServiceContext } from "../app";
-import { parseTraceParent, requestIdOf } from "../trace";
+import { parseTraceContext, requestIdOf } from "../trace";
 import { statusOf } from "./status";
 
 /** A request as it is decoded. */
@@ -21,12 +21,14 @@ export function headerOf({ metadata }: Pick<AnyCall, "metadata">, name: string):
 export function trailerOf(call: AnyCall): Metadata {
   const trailer = new Metadata();
   trailer.set("x-request-id", requestIdOf({ "x-request-id": headerOf(call, "x-request-id") }));
-  const trace = traceOf(call);
-  if (trace) trailer.set("traceparent", trace.text);
+  const { traceparent, tracestate } = traceOf(call) ?? {};
+  if (traceparent !== undefined) trailer.set("traceparent", traceparent);
+  if (tracestate !== undefined) trailer.set("tracestate", tracestate);
   return trailer;
 }
 
-const traceOf = (call: AnyCall) => parseTraceParent({ traceparent: headerOf(call, "traceparent") });
+const traceOf = (call: AnyCall) =>
+  parseTraceContext({ traceparent: headerOf(call, "traceparent"), tracestate: headerOf(call, "tracestate") });
 
 /** One line for each call, without its messages: they may contain a token. And its duration for metrics, unless it is a stream. */
 export class CallLog {
@@ -56,13 +58,15 @@ export class CallLog {
       this.#log.error({ code: error.code, err: error.cause ?? error }, error.message);
     const [method, name] = [this.#call.getPath(), this.#call.cancelled ? this.#reasonOfCancel() : status[code]!];
     const ms = performance.now() - this.#start;
+    const trace = traceOf(this.#call);
     if (!this.#isStream) this.#metrics.observeCall({ method, status: name, seconds: ms / 1000 });
     this.#log.info({
       method,
       status: name,
       ms: Math.round(ms * 1000) / 1000,
       token: this.caller?.name,
-      traceId: traceOf(this.#call)?.traceId,
+      traceId: trace?.traceId,
+      traceState: trace?.tracestate,
     });
   }
 

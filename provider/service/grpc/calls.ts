@@ -128,7 +128,7 @@ async function send(call: StreamCall, message: object, signal: AbortSignal): Pro
   await once(call, "drain", { signal }).catch(() => {});
 }
 
-/** Aborted when the client has gone, the deadline has passed or the service ends. */
+/** Aborted when the client has gone, the deadline has passed or the service is shutting down. */
 function abortedWith(call: StreamCall, stopping: AbortSignal): AbortSignal {
   const gone = new AbortController();
   call.on("cancelled", () => gone.abort());

@@ -8,7 +8,6 @@ import {
   poolStats,
   showAddress,
 } from "../../reservations";
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { addressHistoryFields, availableFields, placeFields } from "../inputs";
 import { pageSize } from "../requests";
@@ -22,12 +21,12 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/ip/available",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "listAvailable",
       summary: "How many addresses are free, and the first of them: of a pool, the runners of a network, or all.",
       querystring: availableFields,
-      response: answers(availabilityAnswer),
+      response: { 200: availabilityAnswer },
     },
     handler: async ({ overlay, query: { cursor, ...input } }) =>
       availableAddresses(overlay, { ...input, after: cursor }),
@@ -40,7 +39,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
     schema: {
       operationId: "showTotals",
       summary: "Counts of all pools of addresses and ports together.",
-      response: answers(totalsAnswer),
+      response: { 200: totalsAnswer },
     },
     handler: async ({ overlay }) => poolStats(overlay),
   });
@@ -48,13 +47,13 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/addresses/:ip",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showAddress",
-      summary: "Who holds an address, and who held it before.",
+      summary: "The current and former holders of an address.",
       params: addressParams,
       querystring: placeFields,
-      response: answers(addressAnswer),
+      response: { 200: addressAnswer },
     },
     handler: async ({ overlay, params, query }) => {
       const { holders, before } = await showAddress(overlay, { ...query, ...params });
@@ -65,13 +64,13 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/addresses/:ip/history",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showAddressHistory",
       summary: "The last changes of an address, oldest first.",
       params: addressParams,
       querystring: addressHistoryFields,
-      response: answers(historyAnswer),
+      response: { 200: historyAnswer },
     },
     handler: async ({ overlay, params, query: { limit, ...where } }) => {
       const events = await historyOfAddress(overlay, { ...where, ...params });

@@ -1,8 +1,18 @@
-import swagger from "@fastify/swagger";
+import swagger, { type FastifyDynamicSwaggerOptions } from "@fastify/swagger";
 import swaggerUi from "@fastify/swagger-ui";
 import { jsonSchemaTransform, jsonSchemaTransformObject } from "fastify-type-provider-zod";
 import type { OpenAPIV3_1 } from "openapi-types";
+import { describeAnswers } from "../answers";
 import type { App, RouteScope } from "../app";
+import { TAGS } from "./index";
+
+const DESCRIPTION = `Addresses, pools and runners at run time.
+
+Errors are \`application/problem+json\` (RFC 9457). Not listed with each operation: a path that does not exist is 404, a method that a path does not have
+is 405 and names the others in \`Allow\`, and a request whose headers are malformed or arrive too slowly is 400 or 408.
+
+Each operation names the scope that its access token needs; \`admin\` includes all others. The protocol of stacks that use the service as their store
+(\`/api/pool/v1\`) is not described here: it is internal, and its only client is this package.`;
 
 /** The page loads and calls nothing but this service. */
 const PAGE_POLICY = {
@@ -26,15 +36,14 @@ export async function registerDocs(app: App, version: string): Promise<void> {
       info: {
         title: "pulumi-overlay",
         version,
-        description: "Addresses, pools and runners at run time. Errors are `application/problem+json`.",
+        description: DESCRIPTION,
       },
+      tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
       components: { securitySchemes: { accessToken: { type: "http", scheme: "bearer" } } },
     },
-    transform: (document) => {
-      const { schema, url } = jsonSchemaTransform(document as Parameters<typeof jsonSchemaTransform>[0]);
-      return { schema: { ...schema, security: securityOf(document.route.config?.scope) }, url };
-    },
-    transformObject: (document) => dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi),
+    transform: describeRoute,
+    transformObject: (document) =>
+      markOptionalBodies(dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi)),
   });
   await app.register(async (docs) => {
     docs.addHook("onRoute", (route) => {
@@ -45,8 +54,32 @@ export async function registerDocs(app: App, version: string): Promise<void> {
   app.get("/openapi.json", { config: { scope: "public" }, schema: { hide: true } }, async () => app.swagger());
 }
 
-/** The list of a security requirement names the scope of the access token. */
-const securityOf = (scope: RouteScope | undefined) => (scope === "public" ? [] : [{ accessToken: [scope!] }]);
+type Transform = NonNullable<FastifyDynamicSwaggerOptions["transform"]>;
+
+/** Adds what follows from a route: its failures, and the scope of the access token. */
+const describeRoute: Transform = (document) => {
+  const { schema, route } = document;
+  if (!schema || schema.hide) return { schema: { hide: true }, url: document.url };
+  const described = { ...schema, ...describeAccess(route.config!.scope!), response: describeAnswers(route) };
+  return jsonSchemaTransform({ ...document, schema: described } as Parameters<typeof jsonSchemaTransform>[0]);
+};
+
+/** The list of a security requirement names the scope, too. */
+const describeAccess = (scope: RouteScope) =>
+  scope === "public"
+    ? { description: "Needs no access token.", security: [] }
+    : { description: `Needs an access token with the scope \`${scope}\`.`, security: [{ accessToken: [scope] }] };
+
+/** The plugin calls every body required. One that may be null may also be absent: the query has the inputs then. */
+function markOptionalBodies(document: OpenApi): OpenApi {
+  for (const { post } of Object.values(document.paths ?? {}).filter((item) => item !== undefined)) {
+    const body = post?.requestBody;
+    if (!body || !("content" in body)) continue;
+    const { schema = {} } = body.content["application/json"] ?? {};
+    body.required = !("anyOf" in schema && schema.anyOf?.some((each) => "type" in each && each.type === "null"));
+  }
+  return document;
+}
 
 /** Schemas with an id are global in zod: those of resources are among them. */
 function dropUnusedSchemas({ components, ...document }: OpenApi): OpenApi {

@@ -3,7 +3,7 @@ import type { FastifyReply } from "fastify";
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
 import { readBearerToken } from "../admission";
-import { textAnswers } from "../answers";
+import { textAnswer } from "../answers";
 import type { RouteGroup } from "../app";
 import { selectEvents } from "../events/selection";
 import { renderStream } from "../events/stream";
@@ -21,13 +21,15 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
     method: "GET",
     url: "/events",
     exposeHeadRoute: false, // it would read the stream to its end
-    config: { scope: "read" },
+    config: { scope: "read", failures: [410] },
     schema: {
       operationId: "followEvents",
       summary: "Follow the changes of all pools, or of one, as server-sent events.",
       querystring: eventFields,
       headers: eventHeaders,
-      response: textAnswers("text/event-stream", "Events, each with `id`, the kind as `event`, and JSON as `data`."),
+      response: {
+        200: textAnswer("text/event-stream", "Events, each with `id`, the kind as `event`, and JSON as `data`."),
+      },
     },
     handler: async ({ query, headers, caller, raw }, reply) => {
       const closed = whenClosed(reply); // before the store is read: the client may go meanwhile

@@ -1,9 +1,8 @@
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { readinessOf } from "../readiness";
 import { healthAnswer, readinessAnswer } from "../schemas/health";
 
-/** Whether the process lives, and whether it can serve. */
+/** Whether the process is running, and whether it can serve. */
 export const healthRoutes: RouteGroup = (app, { pool }) => {
   const isReady = readinessOf(pool);
 
@@ -13,8 +12,8 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     config: { scope: "public" },
     schema: {
       operationId: "checkHealth",
-      summary: "Whether the process lives.",
-      response: answers(healthAnswer, []),
+      summary: "The process is running.",
+      response: { 200: healthAnswer },
     },
     handler: async () => ({ status: "ok" as const }),
   });
@@ -22,11 +21,11 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
   app.route({
     method: "GET",
     url: "/readyz",
-    config: { scope: "public" },
+    config: { scope: "public", failures: [503] },
     schema: {
       operationId: "checkReadiness",
-      summary: "Whether the store answers; 503 if not, and while the process ends.",
-      response: answers(readinessAnswer, [503]),
+      summary: "The store answers; 503 if not, and while the process is shutting down.",
+      response: { 200: readinessAnswer },
     },
     handler: async () => {
       await isReady();

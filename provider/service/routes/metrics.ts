@@ -1,6 +1,6 @@
 import { isBounded } from "../../access";
 import { OverlayError } from "../../errors";
-import { textAnswers } from "../answers";
+import { textAnswer } from "../answers";
 import type { RouteGroup } from "../app";
 
 /** For Prometheus, which can send an access token: `authorization` in its scrape configuration. */
@@ -12,7 +12,7 @@ export const metricsRoutes: RouteGroup = (app, { pool, metrics, metricsPublic })
     schema: {
       operationId: "readMetrics",
       summary: "Metrics of pools, requests and the store, in the text format of Prometheus.",
-      response: textAnswers("text/plain", "Metrics."),
+      response: { 200: textAnswer("text/plain", "Metrics in the text format of Prometheus.") },
     },
     handler: async (request, reply) => {
       if (!metricsPublic && isBounded(request.caller)) throw boundedError(request.caller.name);

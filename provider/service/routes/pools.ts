@@ -1,6 +1,5 @@
 import { z } from "zod";
 import { createPool, deletePool, describeEvent, historyOfPool, poolUsagePage, showPool } from "../../reservations";
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { createPoolFields, historyFields, poolPageFields } from "../inputs";
 import { pageSize } from "../requests";
@@ -20,7 +19,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
       operationId: "listPools",
       summary: "List pools by name.",
       querystring: poolPageFields,
-      response: answers(poolPage),
+      response: { 200: poolPage },
     },
     handler: async ({ overlay, query: { prefix, limit, cursor } }) => {
       return poolUsagePage(overlay, { prefix, limit: pageSize(limit, limits), after: cursor });
@@ -30,12 +29,12 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/pools/:pool",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showPool",
       summary: "How full a pool is, and when it is exhausted at its present rate.",
       params: poolParams,
-      response: answers(poolStatusAnswer),
+      response: { 200: poolStatusAnswer },
     },
     handler: async ({ overlay, params }) => showPool(overlay, params.pool),
   });
@@ -49,7 +48,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
       summary: "The last changes of a pool, oldest first.",
       params: poolParams,
       querystring: historyFields,
-      response: answers(historyAnswer),
+      response: { 200: historyAnswer },
     },
     handler: async ({ overlay, params, query }) => {
       const events = await historyOfPool(overlay, params.pool);
@@ -60,12 +59,12 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/pools",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404, 409] },
     schema: {
       operationId: "createPool",
       summary: "Create an IPPool. The same request again answers the same pool.",
       body: createPoolFields,
-      response: answers(poolStatusAnswer),
+      response: { 200: poolStatusAnswer },
     },
     handler: async ({ overlay, body }) => showPool(overlay, (await createPool(overlay, body)).name),
   });
@@ -73,12 +72,12 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "DELETE",
     url: "/pools/:pool",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404, 409] },
     schema: {
       operationId: "deletePool",
       summary: "Delete an IPPool that was created here and has no leases.",
       params: poolParams,
-      response: answers(deletedPoolAnswer),
+      response: { 200: deletedPoolAnswer },
     },
     handler: async ({ overlay, params }) => ({ deleted: (await deletePool(overlay, params.pool)).name }),
   });

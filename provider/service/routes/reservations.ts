@@ -1,4 +1,3 @@
-import { z } from "zod";
 import {
   describeLease,
   findLeasePage,
@@ -9,7 +8,6 @@ import {
   useAddress,
   validateToken,
 } from "../../reservations";
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import {
   freeFields,
@@ -22,7 +20,7 @@ import {
 } from "../inputs";
 import { mergeInputs, pageSize, requireInput } from "../requests";
 import { leaseAnswer } from "../schemas/lease";
-import { batchAnswer, leasePage, releaseAnswer, reservationAnswer, validationAnswer } from "../schemas/reservations";
+import { leasePage, releaseAnswer, reserveAnswer, validationAnswer } from "../schemas/reservations";
 
 function describeReservation({ lease, token, gateways: [gateway, gateway6] }: Reservation) {
   return { ...describeLease(lease), gateway, gateway6, token, warnings: lease.warnings };
@@ -33,14 +31,14 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/reserve",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", failures: [404, 409] },
     schema: {
       operationId: "reserveAddress",
       summary: "Reserve an address on a runner, on any runner of a network, or in a pool.",
       querystring: reserveFields,
       body: reserveFields.nullish(),
       headers: idempotencyHeaders,
-      response: answers(z.union([reservationAnswer, batchAnswer])),
+      response: { 200: reserveAnswer },
     },
     handler: async ({ overlay, query, body, headers: { "idempotency-key": key } }) => {
       const { container, ...input } = mergeInputs({ query, body });
@@ -52,13 +50,13 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/validate",
-    config: { scope: "reserve", needsStore: false }, // with `offline`
+    config: { scope: "reserve", needsStore: false, failures: [409, 410] }, // with `offline`
     schema: {
       operationId: "validateToken",
       summary: "Check the token of a reservation that is not used yet.",
       querystring: validateFields,
       body: validateFields.nullish(),
-      response: answers(validationAnswer),
+      response: { 200: validationAnswer },
     },
     handler: async ({ overlay, query, body }) => {
       const { token, ...input } = mergeInputs({ query, body });
@@ -72,13 +70,13 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/use",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", failures: [404, 409, 410] },
     schema: {
       operationId: "useAddress",
       summary: "Mark an address as used by a container, by its token or by the address. It does not expire then.",
       querystring: useFields,
       body: useFields.nullish(),
-      response: answers(leaseAnswer),
+      response: { 200: leaseAnswer },
     },
     handler: async ({ overlay, query, body }) => {
       const { container, ...input } = mergeInputs({ query, body });
@@ -89,13 +87,13 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/release",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", failures: [404, 409] },
     schema: {
       operationId: "releaseAddresses",
       summary: "Release an unused reservation by its token, or all addresses of a container.",
       querystring: releaseFields,
       body: releaseFields.nullish(),
-      response: answers(releaseAnswer),
+      response: { 200: releaseAnswer },
     },
     handler: async ({ overlay, query, body }) => {
       const { container, ...input } = mergeInputs({ query, body });
@@ -107,13 +105,13 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/free",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404, 409] },
     schema: {
       operationId: "freeAddress",
-      summary: "Release an address of any holder.",
+      summary: "Release an address, whoever its owner is. If a stack holds it, `force` is required.",
       querystring: freeFields,
       body: freeFields.nullish(),
-      response: answers(leaseAnswer),
+      response: { 200: leaseAnswer },
     },
     handler: async ({ overlay, query, body }) => describeLease(await free(overlay, mergeInputs({ query, body }))),
   });
@@ -121,12 +119,12 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/ip/reservations",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "listReservations",
       summary: "List the addresses that are held.",
       querystring: searchFields,
-      response: answers(leasePage),
+      response: { 200: leasePage },
     },
     handler: async ({ overlay, query }) => {
       const { limit, cursor, container, label, ...search } = query;

@@ -6,7 +6,6 @@ import {
   reportRunner,
   runnerInput,
 } from "../../reservations";
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { reportFields, runnerFields } from "../inputs";
 import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../schemas/runners";
@@ -18,18 +17,18 @@ const runnerParams = z.object({
 /** A report lists up to ten thousand containers. Bytes. */
 const REPORT_LIMIT = 2 ** 21;
 
-/** What a runner asks and tells. */
+/** Configuration, heartbeat and report of a runner. */
 export const runnerRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/ip/info/:runner",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showRunnerInfo",
       summary: "The subnet of a runner, and how full it is.",
       params: runnerParams,
       querystring: runnerFields,
-      response: answers(infoAnswer),
+      response: { 200: infoAnswer },
     },
     handler: async ({ overlay, params, query }) => {
       const config = await describeRunnerConfig(overlay, { ...params, ...query });
@@ -43,13 +42,13 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/runners/:runner",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showRunner",
       summary: "All that a machine needs to configure itself as a runner.",
       params: runnerParams,
       querystring: runnerFields,
-      response: answers(configAnswer),
+      response: { 200: configAnswer },
     },
     handler: async ({ overlay, params, query }) => describeRunnerConfig(overlay, { ...params, ...query }),
   });
@@ -57,13 +56,13 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/runners/:runner/heartbeat",
-    config: { scope: "reserve" },
+    config: { scope: "reserve", failures: [404, 409] },
     schema: {
       operationId: "heartbeatRunner",
       summary: "Record that a runner is alive, so that its id is not reclaimed as inactive.",
       params: runnerParams,
       querystring: runnerFields,
-      response: answers(heartbeatAnswer),
+      response: { 200: heartbeatAnswer },
     },
     handler: async ({ overlay, params, query }) => heartbeatRunner(overlay, { ...params, ...query }),
   });
@@ -72,14 +71,15 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
     method: "POST",
     url: "/runners/:runner/report",
     bodyLimit: Math.max(limits.bodyLimit, REPORT_LIMIT),
-    config: { scope: "reserve" },
+    config: { scope: "reserve", failures: [404, 409] },
     schema: {
       operationId: "reportRunner",
-      summary: "Tell what runs on a runner: it becomes used, and what has gone is listed and, if asked, released.",
+      summary:
+        "Report the workloads of a runner. Their addresses become `used`; addresses no longer in use are listed and, with `free`, released.",
       params: runnerParams,
       querystring: runnerFields,
       body: reportFields,
-      response: answers(reportAnswer),
+      response: { 200: reportAnswer },
     },
     handler: async ({ overlay, params, query, body }) => reportRunner(overlay, { ...body, ...params, ...query }),
   });

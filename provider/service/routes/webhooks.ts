@@ -1,6 +1,5 @@
 import { z } from "zod";
 import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../webhooks";
-import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { webhookFields } from "../inputs";
 import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../schemas/webhooks";
@@ -16,7 +15,7 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
     schema: {
       operationId: "listWebhooks",
       summary: "List the webhooks, and how far each has come.",
-      response: answers(webhooksAnswer),
+      response: { 200: webhooksAnswer },
     },
     handler: async ({ overlay }) => ({ webhooks: await listWebhooks(overlay.pool) }),
   });
@@ -24,12 +23,12 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
   app.route({
     method: "POST",
     url: "/webhooks",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404, 409] },
     schema: {
       operationId: "addWebhook",
       summary: "Send events from now on to a URL: all, or those of a tenant, a network or a pool.",
       body: webhookFields,
-      response: answers(createdWebhookAnswer),
+      response: { 200: createdWebhookAnswer },
     },
     handler: async ({ overlay, body, caller }) => {
       const { id, url, secret } = await createWebhook({ pool: overlay.pool, createdBy: caller.name }, body);
@@ -41,12 +40,12 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
   app.route({
     method: "POST",
     url: "/webhooks/:id/resume",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404] },
     schema: {
       operationId: "resumeWebhook",
       summary: "Try a failing or suspended webhook again, with the event at which it stopped.",
       params: idParams,
-      response: answers(webhookIdAnswer),
+      response: { 200: webhookIdAnswer },
     },
     handler: async ({ overlay, params }) => {
       await resumeWebhook(overlay.pool, params.id);
@@ -57,12 +56,12 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
   app.route({
     method: "DELETE",
     url: "/webhooks/:id",
-    config: { scope: "admin" },
+    config: { scope: "admin", failures: [404] },
     schema: {
       operationId: "removeWebhook",
       summary: "Remove a webhook.",
       params: idParams,
-      response: answers(webhookIdAnswer),
+      response: { 200: webhookIdAnswer },
     },
     handler: async ({ overlay, params }) => {
       await removeWebhook(overlay.pool, params.id);

@@ -14,7 +14,7 @@ const poolAvailability = z
     available: count,
     addresses: z.array(z.string()).describe("The first free ones, without those in quarantine."),
   })
-  .meta({ id: "Availability" });
+  .meta({ id: "Availability", description: "A pool and its first free addresses." });
 
 const holdingAnswer = z
   .object({
@@ -25,18 +25,22 @@ const holdingAnswer = z
     until: time,
     end: z.string().describe("How it ended."),
   })
-  .meta({ id: "Holding" });
+  .meta({ id: "Holding", description: "A former holder of an address." });
 
 export const addressAnswer = z
   .object({
     holders: z.array(leaseAnswer).describe("Those that hold it now; else its offer, or its last holder in quarantine."),
     before: z.array(holdingAnswer).describe("Earlier holders, latest first."),
   })
-  .meta({ id: "Address" });
+  .meta({ id: "Address", description: "The current and former holders of an address." });
 
-export const availabilityAnswer = z.object({
-  pools: z.array(poolAvailability),
-  next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
-});
+export const availabilityAnswer = z
+  .object({
+    pools: z.array(poolAvailability),
+    next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
+  })
+  .describe("A page of pools, each with its first free addresses.");
 
-export const totalsAnswer = z.object({ pools: z.number().int(), ...roomFields }).meta({ id: "PoolTotals" });
+export const totalsAnswer = z
+  .object({ pools: z.number().int(), ...roomFields })
+  .meta({ id: "PoolTotals", description: "Counts of all pools together." });

@@ -25,4 +25,4 @@ export const leaseFields = {
   leaseId: z.string(),
 };
 
-export const leaseAnswer = z.object(leaseFields).meta({ id: "Lease" });
+export const leaseAnswer = z.object(leaseFields).meta({ id: "Lease", description: "A lease on an address or a port." });

@@ -7,7 +7,7 @@ export const roomFields = {
   capacity: count.describe("How many values it can give out."),
   allocated: count.describe("Held or offered."),
   available: count.describe("Neither held nor offered; those in quarantine are given out last."),
-  offered: z.number().int().describe("Leases that a preview has promised."),
+  offered: z.number().int().describe("Leases offered by a preview."),
   reserved: z.number().int(),
   used: z.number().int(),
   quarantined: z.number().int(),
@@ -24,7 +24,7 @@ const poolFields = {
   ...roomFields,
 };
 
-export const poolAnswer = z.object(poolFields).meta({ id: "Pool" });
+export const poolAnswer = z.object(poolFields).meta({ id: "Pool", description: "A pool, and how full it is." });
 
 export const poolStatusAnswer = z
   .object({
@@ -38,7 +38,7 @@ export const poolStatusAnswer = z
     growthLastDay: z.number().optional(),
     exhaustedInSeconds: z.number().optional().describe("At the faster of both rates; absent when it does not grow."),
   })
-  .meta({ id: "PoolStatus" });
+  .meta({ id: "PoolStatus", description: "A pool, how full it is, and how fast it fills." });
 
 export const changeAnswer = z
   .object({
@@ -54,10 +54,19 @@ export const changeAnswer = z
     tenant: z.string().optional(),
     leaseId: z.string(),
   })
-  .meta({ id: "Change" });
+  .meta({ id: "Change", description: "A change of a lease." });
 
-export const historyAnswer = z.object({ changes: z.array(changeAnswer) }).meta({ id: "History" });
+export const historyAnswer = z
+  .object({ changes: z.array(changeAnswer) })
+  .meta({ id: "History", description: "Changes, oldest first." });
 
-export const poolPage = z.object({ pools: z.array(poolAnswer), next: z.string().optional() }).meta({ id: "PoolPage" });
+export const poolPage = z
+  .object({
+    pools: z.array(poolAnswer),
+    next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
+  })
+  .meta({ id: "PoolPage", description: "A page of pools, by name." });
 
-export const deletedPoolAnswer = z.object({ deleted: z.string().describe("The whole name of the pool.") });
+export const deletedPoolAnswer = z
+  .object({ deleted: z.string().describe("The whole name of the pool.") })
+  .describe("The pool was deleted.");

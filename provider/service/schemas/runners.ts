@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { count, leaseAnswer, time } from "./lease";
 
-/** What a runner gets and reports. */
+/** Configuration, heartbeat and report of a runner. */
 
 const configFields = {
   networkName: z.string(),
@@ -38,11 +38,13 @@ const configFields = {
   lastSeen: time,
 };
 
-export const configAnswer = z.object(configFields).meta({ id: "RunnerConfig" });
+export const configAnswer = z
+  .object(configFields)
+  .meta({ id: "RunnerConfig", description: "The configuration of a runner." });
 
 export const infoAnswer = z
   .object({ ...configFields, capacity: count, held: count, available: count })
-  .meta({ id: "RunnerInfo" });
+  .meta({ id: "RunnerInfo", description: "The configuration of a runner, and how full its subnet is." });
 
 const heartbeatFields = {
   network: z.string(),
@@ -68,11 +70,13 @@ export const reportAnswer = z
           ip: z.string(),
           code: z.string(),
           reason: z.string(),
-          holder: z.string().optional().describe("Who has the address according to the store."),
+          holder: z.string().optional().describe("The container or owner that has the address according to the store."),
         }),
       )
       .describe("Contradictions between report and store, which stays as it is."),
   })
-  .meta({ id: "RunnerReport" });
+  .meta({ id: "RunnerReport", description: "The workloads of a runner, compared with its leases." });
 
-export const heartbeatAnswer = z.object(heartbeatFields).meta({ id: "Heartbeat" });
+export const heartbeatAnswer = z
+  .object(heartbeatFields)
+  .meta({ id: "Heartbeat", description: "The heartbeat was recorded." });

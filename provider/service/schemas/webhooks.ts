@@ -20,12 +20,12 @@ const webhookAnswer = z
     retryAt: time.optional(),
     error: z.string().optional().describe("Why the last delivery failed."),
   })
-  .meta({ id: "Webhook" });
+  .meta({ id: "Webhook", description: "A receiver of events, and the state of its deliveries." });
 
 export const createdWebhookAnswer = z
   .object({ id: z.string(), url: z.string(), secret: z.string().describe("Signs deliveries. It is not shown again.") })
-  .meta({ id: "CreatedWebhook" });
+  .meta({ id: "CreatedWebhook", description: "The webhook, with the secret that signs its deliveries." });
 
-export const webhooksAnswer = z.object({ webhooks: z.array(webhookAnswer) });
+export const webhooksAnswer = z.object({ webhooks: z.array(webhookAnswer) }).describe("All webhooks.");
 
-export const webhookIdAnswer = z.object({ id: z.string() });
+export const webhookIdAnswer = z.object({ id: z.string() }).describe("The id of the webhook.");

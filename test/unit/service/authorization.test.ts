@@ -4,7 +4,7 @@ import { type AccessTokenInput, type Bounds, createAccessToken, revokeAccessToke
 import { PROCEDURES } from "../../../provider/pool/remote/api";
 import { buildServer } from "../../../provider/service/server";
 import { Stage } from "../lifecycle/stage";
-import { TestService } from "./service";
+import { type Answer, TestService } from "./service";
 
 /** Every route of the server, found in the server itself: a route without a sample here fails. */
 
@@ -152,7 +152,7 @@ beforeAll(async () => {
   service = await TestService.on(stage.pool);
   operator = await tokenWith(["admin"]);
 });
-afterAll(() => service.app.close());
+afterAll(() => service.close());
 
 let made = 0;
 const newName = (): string => `n${++made}`;
@@ -214,8 +214,19 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
   });
   const send = (token?: string, options: InjectOptions = {}) =>
     service.send(`${method} ${path}`, token, { ...options, ...(body && { payload: body() }) });
+  /** The request is logged, and no line has a secret of it. */
+  const sendLogged = async (token?: string, options: InjectOptions = {}): Promise<Answer> => {
+    const before = service.lines.length;
+    const answer = await send(token, options);
+    const lines = service.lines.slice(before);
+    const line = { method, route: fullPath(name.split(" ")[1]!), status: answer.statusCode };
+    if (!isStream(answer)) expect(lines.map((each) => JSON.parse(each))).toContainEqual(expect.objectContaining(line));
+    for (const secret of [token, options.headers?.authorization, held.token].map(secretOf))
+      if (secret !== "") expect(lines.join("")).not.toContain(secret);
+    return answer;
+  };
   const outcome = async (token?: string, options: InjectOptions = {}): Promise<string> => {
-    const { statusCode, body } = await send(token, options);
+    const { statusCode, body } = await sendLogged(token, options);
     return statusCode === 200 ? "200" : `${statusCode} ${JSON.parse(body).code}`;
   };
 
@@ -229,10 +240,9 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
 
   test("needs an access token", async () => {
     expect(await outcome()).toBe("401 ACCESS_TOKEN_MISSING");
-    for (const authorization of ["", "Bearer", "Basic b3Zs", "ovl_00000000_x"])
+    for (const authorization of ["", "Bearer", "Basic b3Zs", UNKNOWN])
       expect(await outcome(undefined, { headers: { authorization } })).toBe("401 ACCESS_TOKEN_MISSING");
-    for (const unknown of ["nonsense", `ovl_00000000_${"A".repeat(43)}`])
-      expect(await outcome(unknown)).toBe("401 ACCESS_TOKEN_INVALID");
+    for (const unknown of ["nonsense", UNKNOWN]) expect(await outcome(unknown)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses the right id with another secret", async () => {
@@ -264,7 +274,7 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
     ["network", { network: "staging" }],
     ["pool", { pool: "web" }],
   ] as const)("keeps out a token of another %s", async (bound, bounds) => {
-    const { statusCode, body } = await send(await tokenWith(["admin"], bounds));
+    const { statusCode, body } = await sendLogged(await tokenWith(["admin"], bounds));
     const expected = others[bound] ?? "refused";
     if (expected === "refused") expect(REFUSALS).toContain(`${statusCode} ${JSON.parse(body).code}`);
     else if (statusCode !== 200)
@@ -278,6 +288,19 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
     expect(kept.json()).toMatchObject({ valid: true, ip: held.ip });
   });
 });
+
+/** A token that was never made. */
+const UNKNOWN = `ovl_00000000_${"A".repeat(43)}`;
+
+/** The part of a token that gives access: what follows its id, or its signature. */
+const secretOf = (token: unknown): string =>
+  String(token ?? "")
+    .replace(/^ovl_[0-9a-f]{8}_/, "")
+    .split(".")
+    .at(-1)!;
+
+/** Its line is written when the client has gone, which the test without a socket does not show. */
+const isStream = ({ headers }: Answer): boolean => String(headers["content-type"]).startsWith("text/event-stream");
 
 /** What is outside of the bounds of a caller is refused, or does not exist for it. */
 const REFUSALS = ["403 ACCESS_DENIED", "403 TENANT_MISMATCH", "400 IP_OUTSIDE_POOL", "404 POOL_NOT_FOUND"];

@@ -4,7 +4,7 @@ import { findPassedSocket, parseListen, refuseOpenAddress } from "../../../provi
 import { createLog, redact } from "../../../provider/service/log";
 import { RateLimit } from "../../../provider/service/rate-limit";
 import { readServiceSettings } from "../../../provider/service/settings";
-import { parseTraceParent, requestIdOf } from "../../../provider/service/trace";
+import { parseTraceContext, requestIdOf } from "../../../provider/service/trace";
 
 const codeOf = (work: () => unknown): string => {
   try {
@@ -82,7 +82,34 @@ test.each([
   ["", undefined],
   [undefined, undefined],
 ])("traceparent %s", (traceparent, traceId) => {
-  expect(parseTraceParent({ ...(traceparent !== undefined && { traceparent }) })?.traceId).toBe(traceId);
+  const trace = parseTraceContext({ ...(traceparent !== undefined && { traceparent }), tracestate: "a=1" });
+  expect([trace?.traceId, trace?.tracestate]).toEqual([traceId, traceId && "a=1"]);
+});
+
+/** A member of so many characters. */
+const member = (key: string, length: number): string => `${key}=${"x".repeat(length - key.length - 1)}`;
+test.each([
+  ["congo=t61rcWkgMzE", "congo=t61rcWkgMzE"],
+  ["rojo=00f067aa0ba902b7 , \tcongo=a b,,", "rojo=00f067aa0ba902b7,congo=a b"],
+  ["tenant@vendor=1,0a_-*/=!~", "tenant@vendor=1,0a_-*/=!~"],
+  ["", undefined],
+  [" , ", undefined],
+  ["congo", undefined],
+  ["Congo=1", undefined],
+  ["congo=", undefined],
+  ["congo=a=b", undefined],
+  ["congo=\u00e4", undefined],
+  ["congo=a\nb", undefined],
+  ["good=1,b\u0000ad=1", undefined],
+  [member("k", 258), member("k", 258)],
+  [member("k", 259), undefined],
+  [Array.from({ length: 32 }, (_, i) => `k${i}=1`).join(), Array.from({ length: 32 }, (_, i) => `k${i}=1`).join()],
+  [Array.from({ length: 33 }, (_, i) => `k${i}=1`).join(), undefined],
+  [`${member("a", 129)},${member("b", 128)},${member("c", 255)}`, member("b", 128)],
+  [["a", "b", "c", "d"].map((key) => member(key, 128)).join(), ["a", "b", "c"].map((key) => member(key, 128)).join()],
+])("tracestate %j", (tracestate, expected) => {
+  const traceparent = `00-${TRACE}-00f067aa0ba902b7-01`;
+  expect(parseTraceContext({ traceparent, tracestate })?.tracestate).toBe(expected);
 });
 
 test("a client's request id is kept if it is plain, else replaced", () => {

@@ -1,9 +1,9 @@
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { AccessTokenInput } from "../../../provider/access";
+import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
 import { openPool } from "../../../provider/pool";
 import { PROCEDURES, type ProcedureName } from "../../../provider/pool/remote/api";
-import type { Lease, Pool, Request } from "../../../provider/pool/types";
+import type { Lease, Pool, Request, Tenant } from "../../../provider/pool/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -13,22 +13,42 @@ const OTHER = { org: "other", project: "web" };
 const SESSION = { actor: "ann@laptop", offerTtl: 3600, quarantine: 300 };
 let stage: Stage;
 let service: TestService;
-let lease: Lease;
-let offer: Lease;
-/** The token of the lease. */
-let signed: string;
 let seen: object;
+/** In a pool of all tenants. */
+let shared: Target;
+/** In a pool of acme. */
+let own: Target;
+
+/** What the samples name. */
+interface Target {
+  pool: string;
+  /** On its first address. */
+  lease: Lease;
+  offer: Lease;
+  /** The token of the lease. */
+  signed: string;
+  /** An address that is free. */
+  free: string;
+}
+
+async function fillPool(pool: string, free: string, tenant?: Tenant): Promise<Target> {
+  const mine = { pool, ...(tenant && { tenant }) };
+  const child = { ...childPool(`of-${pool}`), ...(tenant && { tenant }) };
+  const lease = await stage.pool.claim(request("a", { ...mine, childPool: child }));
+  const offer = await stage.pool.offer(request("b", mine));
+  return { pool, lease, offer, signed: (await stage.pool.signTokens([lease]))[0]!, free };
+}
 
 beforeEach(async () => {
   stage = await Stage.up();
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
-  lease = await stage.pool.claim(request("a", { childPool: childPool("pool/child") }));
-  offer = await stage.pool.offer(request("b"));
-  signed = (await stage.pool.signTokens([lease]))[0]!;
+  await stage.make("IPPool", "secret", { ranges: ["192.168.8.0/28"], allocation: "lowest", tenant: ACME });
+  shared = await fillPool("pool/web", "ffffc0a8070c-ffffc0a8070c");
+  own = await fillPool("pool/secret", "ffffc0a8080c-ffffc0a8080c", ACME);
   seen = await stage.pool.identity();
   service = await TestService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
 });
-afterEach(() => service.app.close());
+afterEach(() => service.close());
 
 const request = (owner: string, more: Partial<Request> = {}): Request => ({
   pool: "pool/web",
@@ -55,61 +75,102 @@ let made = 0;
 const tokenWith = (scopes: AccessTokenInput["scopes"], bounds: Partial<AccessTokenInput> = {}): Promise<string> =>
   service.token(`t${++made}`, scopes, bounds);
 
-const at = () => ({ pool: lease.pool, leaseId: lease.leaseId });
+const at = ({ pool, leaseId } = shared.lease) => ({ pool, leaseId });
 const asking = (input: object) => ({ call: input, answers: [] });
 
 /** An input that succeeds, and the scope that it needs. */
-const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: () => unknown][]> = {
+const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (target: Target) => unknown][]> = {
   hello: [["preview", () => ({})]],
   offer: [
-    ["preview", () => asking({ request: request("c"), terms: { inUp: false } })],
-    ["deploy", () => asking({ request: request("c"), terms: { inUp: true } })],
+    ["preview", ({ pool }) => asking({ request: request("c", { pool }), terms: { inUp: false } })],
+    ["deploy", ({ pool }) => asking({ request: request("c", { pool }), terms: { inUp: true } })],
   ],
-  claim: [["deploy", () => asking({ request: request("c") })]],
-  claimAll: [["deploy", () => asking({ requests: [request("c")] })]],
+  claim: [["deploy", ({ pool }) => asking({ request: request("c", { pool }) })]],
+  claimAll: [["deploy", ({ pool }) => asking({ requests: [request("c", { pool })] })]],
   amend: [
-    ["preview", () => asking({ ...at(), changes: { labels: {} }, dryRun: true })],
-    ["deploy", () => asking({ ...at(), changes: { labels: {} } })],
-    ["deploy", () => asking({ ...at(), changes: { labels: {} }, dryRun: false })],
+    ["preview", ({ lease }) => asking({ ...at(lease), changes: { labels: {} }, dryRun: true })],
+    ["deploy", ({ lease }) => asking({ ...at(lease), changes: { labels: {} } })],
+    ["deploy", ({ lease }) => asking({ ...at(lease), changes: { labels: {} }, dryRun: false })],
   ],
   importLeases: [
     ["preview", () => asking({ leases: [], dryRun: true })],
-    ["deploy", () => asking({ leases: [{ ...request("c"), want: ["ffffc0a8070c-ffffc0a8070c"] }] })],
+    ["deploy", ({ pool, free }) => asking({ leases: [{ ...request("c", { pool }), want: [free] }] })],
   ],
-  close: [["deploy", at]],
-  release: [["deploy", at]],
-  withdraw: [["preview", () => ({ pool: offer.pool, leaseId: offer.leaseId })]],
-  touch: [["deploy", at]],
-  signTokens: [["deploy", () => ({ leases: [at()] })]],
-  openToken: [["preview", () => ({ token: signed })]],
-  find: [["preview", () => ({ pool: "pool/web", by: { value: String(lease.extents[0]!.first) } })]],
-  endOf: [["preview", () => ({ pool: "pool/web", uid: lease.uid })]],
-  holder: [["preview", () => ({ name: "pool/web" })]],
-  spec: [["preview", () => ({ pool: "pool/web" })]],
-  leases: [["preview", () => ({ pool: "pool/web", limit: 10 })]],
+  close: [["deploy", ({ lease }) => at(lease)]],
+  release: [["deploy", ({ lease }) => at(lease)]],
+  withdraw: [["preview", ({ offer }) => at(offer)]],
+  touch: [["deploy", ({ lease }) => at(lease)]],
+  signTokens: [["deploy", ({ lease }) => ({ leases: [at(lease)] })]],
+  openToken: [["preview", ({ signed }) => ({ token: signed })]],
+  find: [["preview", ({ pool, lease }) => ({ pool, by: { value: String(lease.extents[0]!.first) } })]],
+  endOf: [["preview", ({ pool, lease }) => ({ pool, uid: lease.uid })]],
+  holder: [["preview", ({ pool }) => ({ name: pool })]],
+  spec: [["preview", ({ pool }) => ({ pool })]],
+  leases: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
   pools: [["preview", () => ({ prefix: "", limit: 10 })]],
-  freeExtents: [["preview", () => ({ pool: "pool/web", limit: 10 })]],
-  poolsEndingWith: [["preview", () => ({ pool: "pool/web" })]],
-  usage: [["preview", () => ({ pool: "pool/web" })]],
+  freeExtents: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
+  poolsEndingWith: [["preview", ({ pool }) => ({ pool })]],
+  usage: [["preview", ({ pool }) => ({ pool })]],
   usages: [["preview", () => ({ prefix: "" })]],
-  history: [["preview", () => ({ pool: "pool/web" })]],
+  history: [["preview", ({ pool }) => ({ pool })]],
   events: [["preview", () => ({ after: 0 })]],
   identity: [["preview", () => ({})]],
   findSeen: [["preview", () => ({ seen })]],
 };
+
+/**
+ * Samples that are answered to a token of another tenant, without what is acme's. The content of a token is not encrypted: `openToken` shows nothing
+ * that its bearer could not read.
+ */
+const ANSWERED = [
+  ...["hello preview", "importLeases preview", "openToken preview", "endOf preview", "holder preview"],
+  ...["pools preview", "usages preview", "events preview", "identity preview", "findSeen preview"],
+];
+
 describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i) => [name, i, scope, input] as const)))(
   "%s (%i), which needs %s",
   (name, _, scope, input) => {
+    /** The request is logged, and no line has a secret of it. */
+    const outcomeLogged = async (token: string | undefined, target = shared): Promise<string> => {
+      const before = service.lines.length;
+      const found = await outcome(name, token, input(target));
+      const lines = service.lines.slice(before);
+      const line = { method: "POST", route: `/api/pool/v1/${name}`, status: Number(found.split(" ")[0]) };
+      expect(lines.map((each) => JSON.parse(each))).toContainEqual(expect.objectContaining(line));
+      for (const secret of [token?.replace(/^ovl_[0-9a-f]{8}_/, ""), target.signed.split(".").at(-1)])
+        if (secret !== undefined) expect(lines.join("")).not.toContain(secret);
+      return found;
+    };
+
     test("is done for a token that has the scope", async () => {
-      expect(await outcome(name, await tokenWith([scope]), input())).toBe("200");
-      expect(await outcome(name, await tokenWith(["admin"]), input())).toMatch(/^200$|^409 LEASE_FENCED$/);
+      expect(await outcomeLogged(await tokenWith([scope]))).toBe("200");
+      expect(await outcomeLogged(await tokenWith(["admin"]))).toMatch(/^200$|^409 LEASE_FENCED$/);
     });
 
-    test("is refused for others", async () => {
-      expect(await outcome(name, undefined, input())).toBe("401 ACCESS_TOKEN_MISSING");
-      expect(await outcome(name, await tokenWith(["read", "reserve"]), input())).toBe("403 ACCESS_DENIED");
-      if (scope === "deploy")
-        expect(await outcome(name, await tokenWith(["preview"]), input())).toBe("403 ACCESS_DENIED");
+    test("is refused without a token, and without the scope", async () => {
+      expect(await outcomeLogged(undefined)).toBe("401 ACCESS_TOKEN_MISSING");
+      expect(await outcomeLogged(await tokenWith(["read", "reserve"]))).toBe("403 ACCESS_DENIED");
+      if (scope === "deploy") expect(await outcomeLogged(await tokenWith(["preview"]))).toBe("403 ACCESS_DENIED");
+    });
+
+    test("is refused with an expired or a revoked token", async () => {
+      const input = { name: `t${++made}`, scopes: ["admin" as const], expiresIn: 60 };
+      const expired = await createAccessToken({ pool: stage.pool, createdBy: "test" }, input, Date.now() - 61_000);
+      expect(await outcomeLogged(expired.text)).toBe("401 ACCESS_TOKEN_INVALID");
+      const revoked = await tokenWith(["admin"]);
+      await revokeAccessToken(stage.pool, `t${made}`);
+      expect(await outcomeLogged(revoked)).toBe("401 ACCESS_TOKEN_INVALID");
+    });
+
+    test("shows and changes nothing of another tenant", async () => {
+      const token = await tokenWith(["admin"], { tenant: OTHER });
+      const { version } = await stage.pool.identity();
+      const isAnswered = ANSWERED.includes(`${name} ${scope}`);
+      expect(await outcomeLogged(token, own)).toBe(isAnswered ? "200" : "403 ACCESS_DENIED");
+      const { body } = await call(name, token, input(own));
+      const hidden = ["acme", own.lease.uid, own.offer.uid, ...(isAnswered ? ["pool/secret"] : [])];
+      for (const text of hidden) if (name !== "openToken") expect(body).not.toContain(text);
+      expect((await stage.pool.identity()).version).toBe(version);
     });
   },
 );
@@ -127,7 +188,7 @@ test("the refusal says which token, and which scope is needed", async () => {
 test("a preview ends offers, but no lease", async () => {
   const token = await tokenWith(["preview"]);
   expect((await call("withdraw", token, at())).json()).toEqual({ withdrawn: false });
-  expect((await call("withdraw", token, { pool: offer.pool, leaseId: offer.leaseId })).json()).toEqual({
+  expect((await call("withdraw", token, at(shared.offer))).json()).toEqual({
     withdrawn: true,
   });
   expect((await stage.pool.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
@@ -152,7 +213,7 @@ test("the client may shorten its offers and lengthen its quarantine, not the oth
   };
   expect([await expiry("c", 60), await expiry("d", 1e6)]).toEqual([60, 3600]);
   await call("release", token, at(), { ...SESSION, quarantine: 0 });
-  expect(await stage.pool.endOf("pool/web", lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
+  expect(await stage.pool.endOf("pool/web", shared.lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
 });
 
 describe("a token that is bound to a tenant", () => {
@@ -176,12 +237,12 @@ describe("a token that is bound to a tenant", () => {
       expect(await outcome(name, token, at())).toBe("403 ACCESS_DENIED");
     expect(await outcome("signTokens", token, { leases: [at()] })).toBe("403 ACCESS_DENIED");
     expect(await outcome("amend", token, asking({ ...at(), changes: { owner: "mine" } }))).toBe("403 ACCESS_DENIED");
-    expect(await outcome("withdraw", token, { pool: offer.pool, leaseId: offer.leaseId })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("withdraw", token, at(shared.offer))).toBe("403 ACCESS_DENIED");
     expect(await outcome("claim", token, asking({ request: request("a") }))).toBe("403 ACCESS_DENIED");
     expect(await outcome("poolsEndingWith", token, { pool: "pool/web" })).toBe("403 ACCESS_DENIED");
     // It sees the lease of a pool that it may use, but no offer of others.
     const { leases } = (await call("leases", token, { pool: "pool/web", limit: 10 })).json();
-    expect(leases).toMatchObject([{ owner: "a", childPool: "pool/child" }]);
+    expect(leases).toMatchObject([{ owner: "a", childPool: "of-pool/web" }]);
   });
 
   test("makes the range of all tenants, if there is none, without a tenant", async () => {
@@ -331,9 +392,9 @@ describe("a hostile request", () => {
     const token = await tokenWith(["admin"]);
     const keys = (await stage.pool.findSecret("tokenKeys"))!;
     const answers = await Promise.all(
-      PROCEDURES.flatMap((name) => SAMPLES[name].map(([, input]) => call(name, token, input()))),
+      PROCEDURES.flatMap((name) => SAMPLES[name].map(([, input]) => call(name, token, input(shared)))),
     );
     const texts = [...answers.filter(({ body }) => !body.includes("tokens")).map(({ body }) => body), ...service.lines];
-    for (const text of texts) for (const secret of [keys, token, signed]) expect(text).not.toContain(secret);
+    for (const text of texts) for (const secret of [keys, token, shared.signed]) expect(text).not.toContain(secret);
   });
 });

@@ -14,6 +14,11 @@ const LIMITS: Limits = { bodyLimit: 65_536, pageLimit: 1000, rateLimit: 100_000,
 /** Milliseconds for which a stream of events is read. */
 const STREAM_MS = 300;
 
+/** The part of the OpenAPI document that says which statuses an operation answers. */
+interface Described {
+  paths: Record<string, Record<string, { responses: object }>>;
+}
+
 export type Answer = Pick<LightMyRequestResponse, "statusCode" | "headers" | "body" | "json">;
 
 /** The server on a pool, without a socket. */
@@ -79,6 +84,25 @@ export class TestService {
     await new Promise((resolve) => source.once("close", resolve));
     clearTimeout(timer);
     return { statusCode, headers, body, json: () => JSON.parse(body) };
+  }
+
+  /** Ends the service. Fails if a route has answered with a status that the OpenAPI document does not describe. */
+  async close(): Promise<void> {
+    const undescribed = await this.undescribedAnswers();
+    await this.app.close();
+    if (undescribed.length > 0) throw new Error(`Not in /openapi.json: ${undescribed.join(", ")}.`);
+  }
+
+  /** Answers so far with a status that the route is not described with, as `GET /api/overlay/pools/{pool} 409`. They are found in the log. */
+  async undescribedAnswers(): Promise<string[]> {
+    const { paths }: Described = (await this.app.inject("/openapi.json")).json();
+    const answers = this.lines.flatMap((line) => {
+      const { method, route, status } = JSON.parse(line);
+      const path = String(route).replace(/:(\w+)/g, "{$1}");
+      const described = paths[path]?.[String(method).toLowerCase()]?.responses;
+      return described && !(status in described) ? [`${method} ${path} ${status}`] : [];
+    });
+    return [...new Set(answers)];
   }
 
   /** Status and code of the answer, as `409 IP_IN_USE`; `200` for a success. */

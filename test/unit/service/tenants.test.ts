@@ -39,7 +39,7 @@ beforeEach(async () => {
   service = await TestService.on(pool, { tenantDefaults: TENANT_DEFAULTS });
   token = await service.token("acme", ["deploy", "reserve"], { tenant: ACME });
 });
-afterEach(() => service.app.close());
+afterEach(() => service.close());
 
 const HTTP = { protocol: "tcp", port: 80 } as const;
 
