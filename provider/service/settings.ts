@@ -23,7 +23,7 @@ export const serviceSettingsSchema = z
     bodyLimit: count(65_536, 2 ** 30).describe("Bytes of a request's body."),
     pageLimit: count(1000, 100_000).describe("Entries of a page."),
     rateLimit: count(1000, 1_000_000).describe("Requests in a second for each access token."),
-    requestTimeout: count(30, 3600).describe("Seconds in which a request must arrive."),
+    requestTimeout: count(30, 3600).describe("Time limit for receiving a request, in seconds."),
     metricsPublic: z.stringbool().or(z.boolean()).default(false).describe("Metrics need no access token."),
     metricsPools: count(1000, 100_000).describe("Pools with metrics of their own; others are counted together."),
     logLevel: z

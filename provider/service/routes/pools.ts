@@ -42,7 +42,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/pools/:pool/history",
-    config: { scope: "read" },
+    config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showPoolHistory",
       summary: "The last changes of a pool, oldest first.",

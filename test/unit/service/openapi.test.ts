@@ -70,7 +70,7 @@ const STATUSES: Record<string, string> = {
   "GET /addresses/{ip}/history": `${READ} 404`,
   "GET /pools": READ,
   "GET /pools/{pool}": `${READ} 404`,
-  "GET /pools/{pool}/history": READ, // also of a pool that was deleted
+  "GET /pools/{pool}/history": `${READ} 404`,
   "POST /pools": `${BODY} 404 409`,
   "DELETE /pools/{pool}": `${BODY} 404 409`,
   "GET /runners/{runner}": `${READ} 404`,
@@ -200,6 +200,7 @@ const CASES: Case[] = [
   ["GET /ip/available", 404, () => "/ip/available?pool=none"],
   ["GET /ip/info/{runner}", 404, () => "/ip/info/none"],
   ["GET /addresses/{ip}", 404, () => "/addresses/192.168.7.1?pool=none"],
+  ["GET /pools/{pool}/history", 404, () => "/pools/none/history"],
   ["GET /addresses/{ip}/history", 404, () => "/addresses/192.168.7.1/history?pool=none"],
   ["GET /pools/{pool}", 404, () => "/pools/none"],
   ["POST /pools", 404, () => "/pools", { poolName: "child", parent: "none", prefixLength: 30 }],
