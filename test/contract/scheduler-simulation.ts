@@ -58,16 +58,19 @@ class Instances {
     return this.#services.map(({ url }) => url);
   }
 
-  /** Kills one after the other, for as long as jobs run. */
+  /** Kills one after the other, for as long as jobs run. On a busy machine too, each serves as long as it takes to start it. */
   async killUntil(isDone: () => boolean): Promise<void> {
+    let startMs = 0;
     for (let i = 0; !isDone(); i = (i + 1) % this.#services.length) {
-      await sleep(500);
+      await sleep(Math.max(500, startMs));
       const { pid, url, ended } = this.#services[i]!;
       process.kill(pid, "SIGKILL");
       await ended;
       this.kills++;
       const args = ["--listen", new URL(url).host];
+      const started = performance.now();
       this.#services[i] = await startService(this.ctl, args, this.env);
+      startMs = performance.now() - started;
     }
   }
 
