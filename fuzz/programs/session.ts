@@ -207,6 +207,7 @@ export class FuzzSession {
 
   async #destroy(step: FuzzStep & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
     const before = stack.state();
+    const isSettled = !this.#unfinished.has(step.stack);
     this.#promises.delete(step.stack);
     this.#ups++;
     this.counts.destroys++;
@@ -228,6 +229,8 @@ export class FuzzSession {
       await this.#checkDone(stack, program, before, undefined);
       // A deleted resource that had an earlier name is created again with the defaults of its present name, and so are those in it.
       if (program.some(({ aliases }) => aliases)) return "done";
+      // A failed up may have promised the values to resources that request them. They get them when the leases end.
+      if (!isSettled) return "done";
       // The program may request other values than those of the state, if it was not deployed before the destroy.
       const pinned = new Set(program.filter(({ args }) => args.ip !== undefined).map(({ name }) => name));
       for (const [name, { inputs }] of stack.state()) {
