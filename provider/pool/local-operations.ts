@@ -13,8 +13,7 @@ import {
   type SessionOptions,
   type StackPlan,
 } from "./operations";
-import { Queue } from "./queue";
-import { ReadBatch } from "./read-batch";
+import { Queue, ReadBatch } from "./queue";
 import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";

@@ -1,11 +1,12 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { isOverlayError } from "../errors";
 import { writeWithBuffer } from "./storage/layout";
 import { EngineFault, type Store, type Tx } from "./storage/store";
 import type { PoolOptions, WriteBuffer } from "./storage/write-buffer";
 import type { LoggedEvent, StoreVersion } from "./types";
 
 type Operation<T> = (tx: WriteBuffer) => Promise<T>;
-export type OperationResult = { value: unknown } | { error: unknown };
+type OperationResult = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
 
@@ -108,4 +109,71 @@ async function attempt(buffer: WriteBuffer, { work, options }: Member): Promise<
     buffer.rollback();
     return { error };
   }
+}
+
+type View<T> = (tx: Tx) => Promise<T>;
+
+interface Reader {
+  view: View<unknown>;
+  resolve(value: unknown): void;
+  reject(error: unknown): void;
+}
+
+/**
+ * Reads that this process asks for in the same turn of the event loop share one transaction, which begins after all of them were asked for:
+ * each sees what was committed before. A server engine then has one round trip for them all.
+ */
+export class ReadBatch {
+  #waiting: Reader[] = [];
+  readonly #running = new Set<Promise<void>>();
+
+  constructor(private readonly store: Store) {}
+
+  read<T>(view: View<T>): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      this.#waiting.push({ view, resolve, reject } as Reader);
+      if (this.#waiting.length === 1) this.#start();
+    });
+  }
+
+  async idle(): Promise<void> {
+    while (this.#running.size > 0) await Promise.all(this.#running);
+  }
+
+  #start(): void {
+    const run = this.#run().finally(() => this.#running.delete(run));
+    this.#running.add(run);
+  }
+
+  async #run(): Promise<void> {
+    await nextTurn();
+    const group = this.#waiting;
+    this.#waiting = [];
+    const results = await this.#readTogether(group);
+    for (const [i, { resolve, reject }] of group.entries()) {
+      const result = results[i]!;
+      if ("error" in result) reject(result.error);
+      else resolve(result.value);
+    }
+  }
+
+  /** What a server refuses, such as a table that the user may not read, fails the transaction: then each read gets its own. */
+  async #readTogether(group: Reader[]): Promise<OperationResult[]> {
+    try {
+      return await this.store.read((tx) => readAll(tx, group));
+    } catch (error) {
+      if (group.length === 1 || isOverlayError(error, "STORE_UNAVAILABLE")) return group.map(() => ({ error }));
+    }
+    return (await Promise.all(group.map((member) => this.#readTogether([member])))).flat();
+  }
+}
+
+/** An error fails one read only. A fault of the engine fails the transaction, and the store may try it again. */
+async function readAll(tx: Tx, group: Reader[]): Promise<OperationResult[]> {
+  const settled = await Promise.allSettled(group.map(({ view }) => view(tx)));
+  return settled.map((each): OperationResult => {
+    if (each.status === "fulfilled") return { value: each.value };
+    if (each.reason instanceof EngineFault) throw each.reason;
+    return { error: each.reason };
+  });
 }

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { ReadBatch } from "../../../provider/pool/read-batch";
+import { ReadBatch } from "../../../provider/pool/queue";
 import { EngineFault, type Store, type Tx } from "../../../provider/pool/storage/store";
 
 function open() {

@@ -261,7 +261,8 @@ describe("failures that follow from the form of a request", () => {
 });
 
 test("an answer that is not described is found", async () => {
-  service.lines.push(JSON.stringify({ method: "GET", route: `${API}/pools/:pool`, status: 409 }));
+  const line = JSON.stringify({ method: "GET", route: `${API}/pools/:pool`, status: 409 });
+  service.lines.push(line);
   expect(await service.undescribedAnswers()).toEqual([`GET ${API}/pools/{pool} 409`]);
-  service.lines.pop();
+  service.lines.splice(service.lines.indexOf(line), 1);
 });
