@@ -15,6 +15,9 @@ export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?[^/]+\/u
 export const containerOwner = (network: string, runner: string, container: string): string =>
   `${CONTAINERS}${network}/${runner}/${container}`;
 
+/** The caller without an access token, in owners and idempotency keys. */
+export const COMMAND_LINE = "overlayctl";
+
 export const isContainerOwner = (owner: string): boolean => owner.startsWith(CONTAINERS);
 
 const CONTAINERS = "docker/";

@@ -1,15 +1,13 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { COMMAND_LINE } from "../owner";
 import { ACCESS_SCOPES, type AccessToken, type Pool } from "../pool/types";
 import { resourceName } from "../resources/inputs";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "./bounds";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
 
 /** Makes, lists and revokes access tokens. */
-
-/** Owners and idempotency keys of callers without a token have this name. */
-const COMMAND_LINE = "overlayctl";
 
 const TEN_YEARS = 315_360_000;
 

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { formatTime } from "../format-time";
-import { formatTenant, isStackOwner } from "../owner";
+import { COMMAND_LINE, formatTenant, isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
@@ -9,9 +9,6 @@ import type { Context } from "./context";
 /** Leases on addresses: their owners, their users, and how they are shown. */
 
 export const RESERVATION = "IPReservation";
-
-/** The word for callers without an access token. */
-export const COMMAND_LINE = "overlayctl";
 
 /** The owner of what a container has: the same for all callers. */
 export const ownerFor = (pool: string, by: string): string => `${COMMAND_LINE}/${placeOf(pool)}/${by}`;

@@ -2,11 +2,12 @@ import { isDeepStrictEqual } from "node:util";
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import { requestLeaseName } from "../lease-names";
+import { COMMAND_LINE } from "../owner";
 import { dataEntries, type Lease } from "../pool/types";
 import { describePool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ReserveInput } from "./inputs";
-import { COMMAND_LINE, formatValue, ipOf } from "./leases";
+import { formatValue, ipOf } from "./leases";
 
 /**
  * Requests that may be repeated, because their answer was lost: those with an idempotency key, or with an owner. Their leases have a name that is

@@ -1,7 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { placementLeaseName } from "../lease-names";
-import { isCommitted, isShownTo, type Pool, type PoolSpec, type Usage } from "../pool/types";
+import { isCommitted, isShownTo, type Lease, type Pool, type PoolSpec, type Usage } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
@@ -20,24 +20,22 @@ export interface PlacementRequest {
  * A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. A runner that the program does not create is
  * left by a preview, and by an up of a program to which it was not shown.
  */
-export async function chooseRunner(
-  request: PlacementRequest,
-  { pool, owner, olds, dryRun, program }: AllocationContext,
-): Promise<RunnerSettings> {
+export async function chooseRunner(request: PlacementRequest, context: AllocationContext): Promise<RunnerSettings> {
+  const { pool, owner, olds } = context;
   const before = olds?.runner as RunnerSettings | undefined;
   const lease = await pool.holder(placementLeaseName(request.network, owner));
   const current = [
     before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
     lease?.pool,
   ];
-  const onlyOffered = await findOnlyOffered(request.network, pool);
-  const mayLeave = dryRun || (lease && !isShownTo(lease, program));
+  const mayLeave = mayLeavePool(context, lease);
   for (const name of current) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    const mayStay = spec && hasAddress(spec, request) && !(mayLeave && onlyOffered.has(spec.name));
-    if (mayStay) return parseSettings(storedRunner, spec);
+    if (spec && hasAddress(spec, request) && !(mayLeave && isOnlyOffered(await pool.holder(spec.name), pool)))
+      return parseSettings(storedRunner, spec);
   }
   const candidates = await findCandidates(pool, request);
+  const onlyOffered = await findOnlyOffered(request.network, pool);
   const best = pickRunner(
     request.placement,
     candidates.filter(({ spec }) => !onlyOffered.has(spec.name)),
@@ -46,12 +44,18 @@ export async function chooseRunner(
   return parseSettings(storedRunner, best.spec);
 }
 
-/** The address pools of runners that a preview of another program or stack has shown, and that this run does not create. */
+/** A preview of another program or stack has shown the pool of this lease, and this run does not create it. */
+export const isOnlyOffered = (lease: Lease | undefined, pool: Pool): boolean =>
+  lease !== undefined && !isCommitted(lease) && !pool.isInRun(lease);
+
+/** Whether a resource with this offer may leave a pool that is only offered: an up keeps what its program was shown. */
+export const mayLeavePool = ({ dryRun = false, program }: AllocationContext, offer: Lease | undefined): boolean =>
+  dryRun || (offer !== undefined && !isShownTo(offer, program));
+
+/** The address pools of runners that are only offered. */
 async function findOnlyOffered(network: string, pool: Pool): Promise<Set<string | undefined>> {
   const runners = await pool.leases(networkPool(network));
-  return new Set(
-    runners.filter((lease) => !isCommitted(lease) && !pool.isInRun(lease)).map((lease) => lease.childPool),
-  );
+  return new Set(runners.filter((lease) => isOnlyOffered(lease, pool)).map((lease) => lease.childPool));
 }
 
 /** A runner that can have the reservation. */

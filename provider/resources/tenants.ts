@@ -2,22 +2,11 @@ import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip
 import { OverlayError } from "../errors";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
-import {
-  type ExistingLease,
-  type Extent,
-  isCommitted,
-  isShownTo,
-  type Json,
-  type Lease,
-  type Pool,
-  type PoolSpec,
-  type Request,
-  type Tenant,
-  type Usage,
-} from "../pool/types";
+import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
+import { isOnlyOffered, mayLeavePool } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -48,13 +37,13 @@ export const tenantLeaseName = (tenant: Tenant, type: string, owner: string): st
  */
 export async function chooseTenantPool(request: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = request;
-  const { pool, owner, dryRun, program } = context;
+  const { pool, owner } = context;
   const before = formerPool(request, context.olds);
   const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
-  const mayLeave = dryRun || (lease && !isShownTo(lease, program));
+  const mayLeave = mayLeavePool(context, lease);
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, request) && !(mayLeave && (await isOnlyOffered(spec, pool))))
+    if (spec && hasValue(spec, request) && !(mayLeave && (await isPoolOnlyOffered(spec, pool))))
       return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(request, pool);
@@ -74,7 +63,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<Poo
       isSameTenant(spec.tenant, request.tenant) &&
       parseSettings(storedPool, spec).type === request.type &&
       spec.name !== poolNamed(tenantBlockName(request.tenant, request.type));
-    if (isOwn && !(await isOnlyOffered(spec, pool))) own.push(spec);
+    if (isOwn && !(await isPoolOnlyOffered(spec, pool))) own.push(spec);
   }
   if (own.length === 0) return [];
   const usages = await pool.usages(poolNamed(""));
@@ -83,11 +72,11 @@ async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<Poo
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
 }
 
-/** A preview of another program or stack has shown this IPPool, but this run does not create it. Blocks are created when they are needed. */
-async function isOnlyOffered(spec: PoolSpec, pool: Pool): Promise<boolean> {
+/** Not so for blocks: they are created when they are needed. */
+async function isPoolOnlyOffered(spec: PoolSpec, pool: Pool): Promise<boolean> {
   const lease = await pool.holder(spec.name);
   const isBlock = lease?.owner === spec.name.slice(poolNamed("").length);
-  return lease !== undefined && !isBlock && !isCommitted(lease) && !pool.isInRun(lease);
+  return !isBlock && isOnlyOffered(lease, pool);
 }
 
 const hasValue = ({ extents }: PoolSpec, { value }: TenantPoolRequest): boolean =>
