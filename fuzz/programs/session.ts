@@ -228,9 +228,8 @@ export class FuzzSession {
       this.#unfinished.delete(step.stack);
       await this.#checkDone(stack, program, before, undefined);
       // A deleted resource that had an earlier name is created again with the defaults of its present name, and so are those in it.
-      if (program.some(({ aliases }) => aliases)) return "done";
       // A failed up may have promised the values to resources that request them. They get them when the leases end.
-      if (!isSettled) return "done";
+      if (program.some(({ aliases }) => aliases) || !isSettled) return "done";
       // The program may request other values than those of the state, if it was not deployed before the destroy.
       const pinned = new Set(program.filter(({ args }) => args.ip !== undefined).map(({ name }) => name));
       for (const [name, { inputs }] of stack.state()) {

@@ -94,7 +94,7 @@ export class OverlayClient {
     return this.#send(ROUTES.release, input, options);
   }
 
-  /** Releases an address, whoever its owner is; if a stack holds it, `force` is required. Needs the scope `admin`. */
+  /** Releases an address of any owner; if a stack holds it, `force` is required. Needs the scope `admin`. */
   free(input: FreeInput, options?: CallOptions): Promise<Lease> {
     return this.#send(ROUTES.free, input, options);
   }

@@ -108,7 +108,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     config: { scope: "admin", failures: [404, 409] },
     schema: {
       operationId: "freeAddress",
-      summary: "Release an address, whoever its owner is. If a stack holds it, `force` is required.",
+      summary: "Release an address of any owner. If a stack holds it, `force` is required.",
       querystring: freeFields,
       body: freeFields.nullish(),
       response: { 200: leaseAnswer },
