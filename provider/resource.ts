@@ -63,8 +63,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
 
 /** About the pool that the lease is from, if another resource creates it or the inputs leave the choice open. */
 export interface SourcePool<Inputs, Props> {
-  /** How the same run is about to change that pool; undefined: it does not. */
-  changeInRun?(inputs: Inputs, spec: PoolSpec | undefined): PoolChange | undefined;
+  /** Whether the same run deletes the pool that is stored, with all offers in it, and creates it with other values. */
+  isReplacedInRun?(inputs: Inputs, stored: PoolSpec): boolean;
   /** Paths whose change has no effect on the resource: it is shown as unchanged. */
   ignoreChanges?: string[];
   /** Returns the inputs with the choices made that they leave open: which runner, which pool, which second address. */
@@ -121,15 +121,6 @@ export interface LeaseContext {
   pool: Pool;
   /** Makes a token that permits the use of the lease's address. */
   token(lease: Lease): Promise<string>;
-}
-
-export interface PoolChange {
-  /** The stored pool is deleted, with all offers in it. */
-  replaced: boolean;
-  /** Whether the resized pool still contains these; absent: its ranges stay. */
-  keeps?(extents: Extent[]): boolean;
-  /** The quota that it gets; absent: the one that it has. */
-  quota?: NonNullable<PoolSpec["quota"]>;
 }
 
 export interface InputError {

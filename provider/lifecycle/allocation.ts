@@ -95,9 +95,12 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
   }
 }
 
+/** Codes of a pool that does not give the value, or has none. */
+const NO_VALUE = ["POOL_EXHAUSTED", "IP_OUTSIDE_POOL", "INPUT_INVALID", "IP_RESERVED", "IP_NOT_REQUESTED"] as const;
+
 /**
  * The lease that the owner holds, or an offer. undefined: a preview cannot offer anything, because the pool is about to be
- * replaced, or resized so that the offered values are outside it.
+ * replaced, or changed so that only then it has a value to give.
  */
 async function offerLease(
   def: Definition,
@@ -108,26 +111,26 @@ async function offerLease(
   const { owner, formerOwner, dryRun, prefer, program, movesAway } = caller;
   const pool = await deps.pool();
   const request = def.request(inputs, owner);
-  const change = dryRun ? def.sourcePool?.changeInRun?.(inputs, await pool.spec(request.pool)) : undefined;
   const unshown = (why: string): undefined => {
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };
   const full = { ...request, ...childPool, ...data, owner, type: def.type };
-  if (dryRun) pool.mustFitReplacement(full);
-  if (change?.replaced) return unshown("it is being replaced");
-  const options = { inUp: !dryRun, ...(movesAway && { movesAway }), ...(change?.quota && { quota: change.quota }) };
+  if (dryRun) {
+    pool.mustFit(full);
+    const stored = await pool.spec(request.pool);
+    if (stored && def.sourcePool?.isReplacedInRun?.(inputs, stored)) return unshown("it is being replaced");
+  }
   try {
     const lease = await pool.offer(
       { ...full, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
-      options,
+      { inUp: !dryRun, ...(movesAway && { movesAway }) },
     );
-    if (dryRun && !pool.fitsReplacement(full, lease.extents)) return unshown("it is being replaced");
-    return change?.keeps && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
+    return dryRun && !pool.fitsReplacement(full, lease.extents) ? unshown("it is being replaced") : lease;
   } catch (error) {
-    if (change?.keeps && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL"))
-      return unshown("it is being resized");
+    if (dryRun && isOverlayError(error, ...NO_VALUE) && (await pool.willGiveMore(request.pool)))
+      return unshown("it is being changed, and gives them after that");
     throw error;
   }
 }
@@ -171,6 +174,8 @@ async function canChange(def: Definition, pool: Pool, olds: Values, props: Value
     throw error;
   }
   await validate(def, pool, owner, props);
+  if (def.childPool)
+    pool.planChange(def.childPool(withoutPaths(props, unknownPaths(props)), def.extentsFromProps(props)));
   return true;
 }
 

@@ -102,6 +102,21 @@ export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolea
   return !extents.some((extent) => isAvoided(spec, extent)) && covers([...automatic, ...onRequest], extents);
 }
 
+/** What a pool can give both before and after a change: of the values those in both, and all else as it will be. */
+export function commonSpec(before: PoolSpec, after: PoolSpec): PoolSpec {
+  const reserved = mergeExtents([...(before.reserved ?? []), ...(after.reserved ?? [])]);
+  const staticOnly = mergeExtents([...(before.staticOnly ?? []), ...(after.staticOnly ?? [])]);
+  return {
+    ...after,
+    extents: intersect(before.extents, after.extents),
+    ...(reserved.length > 0 && { reserved }),
+    ...(staticOnly.length > 0 && { staticOnly }),
+    ...(before.allocation === "external" && { allocation: "external" }),
+    ...(before.autoAssign === false && { autoAssign: false }),
+    ...(before.avoidBoundaryIps && { avoidBoundaryIps: true }),
+  };
+}
+
 export function capacityOf(spec: PoolSpec): bigint {
   const usable = subtract(spec.extents, spec.reserved ?? []);
   return total(usable) - (spec.avoidBoundaryIps ? countBoundaries(usable) : 0n);

@@ -94,7 +94,7 @@ export class LocalOperations implements Operations {
     return this.settings.offerTtl === 0 ? "overlay:offerTtl is 0" : undefined;
   }
 
-  offer(request: Request, { inUp, plannedExtents, quota }: OfferTerms, plan: StackPlan): Promise<Offered> {
+  offer(request: Request, { inUp, plannedExtents, plannedSpec }: OfferTerms, plan: StackPlan): Promise<Offered> {
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
     const context: GrantContext = {
       request,
@@ -105,7 +105,7 @@ export class LocalOperations implements Operations {
       seed: this.#seed(),
       willRelease: (holder) => mayBePromised(request, holder, plan),
       ...(plannedExtents && { plannedExtents }),
-      ...(quota && { quota }),
+      ...(plannedSpec && { plannedSpec }),
     };
     // A transaction may be tried again: the refusal of the attempt that is committed counts.
     const work = async (tx: WriteBuffer): Promise<Offered> => {

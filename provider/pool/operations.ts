@@ -10,7 +10,6 @@ import type {
   ImportResult,
   Lease,
   LeaseChanges,
-  OfferOptions,
   PoolSpec,
   Queries,
   Request,
@@ -83,11 +82,13 @@ export interface StackPlan {
   attempt?<T>(work: () => Promise<T>): Promise<T>;
 }
 
-export interface OfferTerms extends Pick<OfferOptions, "quota"> {
+export interface OfferTerms {
   /** See `OfferOptions`. */
   inUp: boolean;
   /** What this run has already offered to the owner. */
   plannedExtents?: Extent[];
+  /** What the pool will be after this run; absent: what it is. */
+  plannedSpec?: PoolSpec;
 }
 
 export interface Offered {

@@ -3,7 +3,7 @@ import { isOverlayError } from "../errors";
 import { takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
-import { Replacements } from "./replacements";
+import { PlannedPools } from "./planned-pools";
 import type {
   AccessToken,
   AmendOptions,
@@ -20,6 +20,7 @@ import type {
   OfferOptions,
   Pool,
   PoolPage,
+  PoolSpec,
   Replacement,
   Request,
   StoreIdentity,
@@ -39,7 +40,7 @@ export class PoolRun implements Pool {
   readonly #releasing = new Set<string>();
   /** Uids of leases that their owners keep in this run. */
   readonly #kept = new Set<string>();
-  readonly #replacements: Replacements;
+  readonly #pools: PlannedPools;
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
   /** Offers that are being made. */
@@ -56,7 +57,7 @@ export class PoolRun implements Pool {
     readonly operations: Operations,
     private readonly settings: RunSettings,
   ) {
-    this.#replacements = new Replacements(operations, this.#kept);
+    this.#pools = new PlannedPools(operations, this.#kept);
   }
 
   session(options: { actor: string }): Pool {
@@ -71,13 +72,11 @@ export class PoolRun implements Pool {
     if (this.operations.whyNoClaims) throw this.operations.whyNoClaims;
   }
 
-  async offer(
-    request: Request,
-    { inUp = false, movesAway = () => undefined, quota }: OfferOptions = {},
-  ): Promise<Lease> {
+  async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
     const plannedExtents = this.#planned.get(planKey(request));
+    const plannedSpec = this.#pools.changeOf(request.pool);
     this.#notePlan(request, request.want);
-    const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(quota && { quota }) };
+    const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
     const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
     const granted = this.operations.offer(request, terms, plan).then(({ lease, refusal }) => {
       this.#notePlan(request, lease.extents);
@@ -101,7 +100,7 @@ export class PoolRun implements Pool {
       try {
         const lease = this.#noteVersion(await this.operations.claim(request, plan));
         this.#notePlan(request, lease.extents);
-        if (lease.childPool !== undefined) this.#replacements.finish(lease.childPool);
+        if (lease.childPool !== undefined) this.#pools.finish(lease.childPool);
         return lease;
       } catch (error) {
         // The other resource may be about to claim another value, or to release this one.
@@ -136,7 +135,7 @@ export class PoolRun implements Pool {
   async markKept(lease: Lease): Promise<void> {
     this.#notePlan(lease, lease.extents);
     this.#kept.add(lease.uid);
-    await this.#replacements.refuseKept(lease);
+    await this.#pools.refuseKept(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
@@ -149,24 +148,32 @@ export class PoolRun implements Pool {
     return this.#requested.has(planKey(lease));
   }
 
-  planReplacement(replacement: Replacement): Promise<void> {
-    return this.#replacements.plan(replacement);
+  planChange(spec: PoolSpec): void {
+    this.#pools.planChange(spec);
   }
 
-  mustFitReplacement(request: Request): void {
-    this.#replacements.mustFit(request);
+  willGiveMore(pool: string): Promise<boolean> {
+    return this.#pools.willGiveMore(pool);
+  }
+
+  planReplacement(replacement: Replacement): Promise<void> {
+    return this.#pools.planReplacement(replacement);
+  }
+
+  mustFit(request: Request): void {
+    this.#pools.mustFit(request);
   }
 
   fitsReplacement(request: Request, extents: Extent[]): boolean {
-    return this.#replacements.fits(request, extents);
+    return this.#pools.fits(request, extents);
   }
 
   markEnding(lease: Lease): void {
-    this.#replacements.markEnding(lease);
+    this.#pools.markEnding(lease);
   }
 
   mustBeReplaceable(pool: string): Promise<void> {
-    return this.#replacements.mustBePossible(pool);
+    return this.#pools.mustBePossible(pool);
   }
 
   versionOf(lease: Lease): StoreVersion | undefined {

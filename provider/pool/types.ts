@@ -393,8 +393,6 @@ export interface OfferOptions {
    * that resource is checked. Then the value may be promised, and a claim waits for that check.
    */
   movesAway?(holder: Lease): boolean | undefined;
-  /** The quota that this run gives the pool; absent: the one that it has. */
-  quota?: NonNullable<PoolSpec["quota"]>;
 }
 
 /** A pool that a run deletes and creates again. */
@@ -505,13 +503,17 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   isInRun(lease: Lease): boolean;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
   markKept(lease: Lease): Promise<void>;
+  /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */
+  planChange(spec: PoolSpec): void;
+  /** Whether the pool changes in place in this run, and will then give more than it does now. */
+  willGiveMore(pool: string): Promise<boolean>;
   /**
    * For this run: the pool is to be replaced. `POOL_IN_USE` if it, or a pool that ends with it, has leases of other stacks, or leases
    * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
-  /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
-  mustFitReplacement(request: Request): void;
+  /** In a preview: rejects a request that the pool will refuse once it was changed or replaced. */
+  mustFit(request: Request): void;
   /** In a preview: whether the pool can still give these values to the request once it was replaced; true if it is not replaced. */
   fitsReplacement(request: Request, extents: Extent[]): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */

@@ -204,3 +204,7 @@ export const connection = z
     sudo: z.boolean().optional().describe("Become root with `sudo -n`. Default: true for a user other than root."),
   })
   .meta({ id: "Connection" });
+
+/** Whether two values of an input, each a text or a list of texts, are the same. */
+export const hasSameTexts = (some: string | string[], others: string | string[]): boolean =>
+  JSON.stringify(some) === JSON.stringify(others);

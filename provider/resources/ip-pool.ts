@@ -11,15 +11,18 @@ import {
 } from "../addressing/ip";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
+import { defineResource, type InputError, parseSettings, type Reference, type StoredSettings } from "../resource";
 import {
-  defineResource,
-  type InputError,
-  type PoolChange,
-  parseSettings,
-  type Reference,
-  type StoredSettings,
-} from "../resource";
-import { labels, poolPath, ports, rangeOrPorts, ranges, rangesOrPorts, resourceName, tenant } from "./inputs";
+  hasSameTexts,
+  labels,
+  poolPath,
+  ports,
+  rangeOrPorts,
+  ranges,
+  rangesOrPorts,
+  resourceName,
+  tenant,
+} from "./inputs";
 
 /** The settings of a pool that resources with addresses in it need; passed by reference, or read from the pool by name. */
 export const poolSettings = z
@@ -63,21 +66,10 @@ export const poolReference: Reference = {
   stored: storedPool,
 };
 
-/** How a pool that is passed by reference differs from the stored one: its own resource changes in the same run. */
-export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
-  const now = spec && parseSettings(storedPool, spec);
-  if (!now) return undefined;
-  const change = rangeChange(pool.ranges, now.ranges, now.type !== pool.type || now.addressSpace !== pool.addressSpace);
-  if (JSON.stringify(pool.quota) === JSON.stringify(now.quota)) return change;
-  return { replaced: false, ...change, quota: (pool.quota ?? {}) as NonNullable<PoolSpec["quota"]> };
-}
-
-/** The same for ranges alone. A pool that does not exist yet is created by the same run: that is no change. */
-export function rangeChange(texts: string[], stored: string[] | undefined, replaced: boolean): PoolChange | undefined {
-  if (!stored || JSON.stringify(stored) === JSON.stringify(texts)) return undefined;
-  const whole = mergeExtents(texts.map((text) => parseRange(text) ?? parseNumberRange(text)!));
-  const isPart = (part: Extent) => whole.some(({ first, last }) => first <= part.first && part.last <= last);
-  return { replaced, keeps: (extents) => extents.every(isPart) };
+/** Whether a pool that is passed by reference is replaced in the same run by one with other ranges. */
+export function isPoolReplaced(pool: PoolSettings, stored: PoolSpec): boolean {
+  const { type, addressSpace, ranges } = parseSettings(storedPool, stored);
+  return (type !== pool.type || addressSpace !== pool.addressSpace) && !hasSameTexts(ranges, pool.ranges);
 }
 
 const inputs = z.strictObject({
@@ -151,7 +143,7 @@ export const ipPool = defineResource({
   extentsFromProps: ({ ranges, type }) => parseValidExtents(ranges, type),
   leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.usage(poolNamed(poolName)))!),
   sourcePool: {
-    changeInRun: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
+    isReplacedInRun: ({ parent }, stored) => parent !== undefined && isPoolReplaced(parent, stored),
     ignoreChanges: ["parent.ranges", "parent.quota"],
   },
 });

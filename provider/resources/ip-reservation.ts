@@ -7,8 +7,8 @@ import { placementLeaseName } from "../lease-names";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
-import { ipAddress, labels, plainName, resourceName, tenant } from "./inputs";
-import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
+import { hasSameTexts, ipAddress, labels, plainName, resourceName, tenant } from "./inputs";
+import { isPoolReplaced, poolReference, poolSettings } from "./ip-pool";
 import { storedNetwork } from "./network-settings";
 import { chooseRunner, PLACEMENTS } from "./placement";
 import { runnerSettings, storedRunner, userLeaseName } from "./runner-subnet";
@@ -137,10 +137,10 @@ export const ipReservation = defineResource({
     expiresAt: lease.expiresAt === undefined ? undefined : toTimeText(lease.expiresAt),
   }),
   sourcePool: {
-    changeInRun: ({ runner, pool }, spec) =>
+    isReplacedInRun: ({ runner, pool }, stored) =>
       runner
-        ? rangeChange(runner.subnets, spec && parseSettings(storedRunner, spec).subnets, true)
-        : poolChange(pool!, spec),
+        ? !hasSameTexts(parseSettings(storedRunner, stored).subnets, runner.subnets)
+        : isPoolReplaced(pool!, stored),
     ignoreChanges: ["pool.ranges", "pool.quota"],
     resolve: resolvePlacement,
     claimPrerequisites: async ({ tenant, type, pool }, context) => {

@@ -8,7 +8,7 @@ import { containerOwner } from "../owner";
 import type { ExistingLease, Extent, Json, PoolSpec } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type InputError, parseSettings, type StoredSettings, type Underlays } from "../resource";
-import { cidrBlock, connection, deviceName, ipAddress, labels, plainName, resourceName } from "./inputs";
+import { cidrBlock, connection, deviceName, hasSameTexts, ipAddress, labels, plainName, resourceName } from "./inputs";
 import {
   dockerErrors,
   dockerFor,
@@ -181,11 +181,8 @@ export const runnerSubnet = defineResource({
   extentsFromProps: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
 
   sourcePool: {
-    changeInRun: ({ network }, spec) => {
-      const stored = spec && parseSettings(storedNetwork, spec).subnets;
-      const isSame = !stored || JSON.stringify(stored) === JSON.stringify(network.subnets);
-      return isSame ? undefined : { replaced: true, keeps: () => false };
-    },
+    isReplacedInRun: ({ network }, stored) =>
+      !hasSameTexts(parseSettings(storedNetwork, stored).subnets, network.subnets),
   },
   host: {
     targets: ({ network, connection, hubConnection, underlayIp }) => [

@@ -19,7 +19,7 @@ import {
   resourceName,
   tenant,
 } from "./inputs";
-import { type PoolSettings, poolChange, poolReference, poolSettings } from "./ip-pool";
+import { isPoolReplaced, type PoolSettings, poolReference, poolSettings } from "./ip-pool";
 import { layoutsOf, storedNetwork } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
@@ -193,7 +193,7 @@ export const staticIp = defineResource({
     return { sharedWith: [...new Set(coHolders.map((lease) => lease.owner))].sort() };
   },
   sourcePool: {
-    changeInRun: ({ pool }, spec) => poolChange(pool, spec),
+    isReplacedInRun: ({ pool }, stored) => isPoolReplaced(pool, stored),
     ignoreChanges: ["pool.ranges", "pool.quota"],
   },
   host: {

@@ -113,7 +113,7 @@ export const API = {
       terms: z.strictObject({
         inUp: z.boolean(),
         plannedExtents: wire.extents.exactOptional(),
-        quota: wire.quota.exactOptional(),
+        plannedSpec: wire.givenSpec.exactOptional(),
       }),
     },
     output: z.object({ lease: wire.lease, refusal: wire.overlayError.exactOptional() }),

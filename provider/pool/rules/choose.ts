@@ -3,28 +3,13 @@ import { isSameStack, isSameTenant } from "../../owner";
 import {
   exhaustedError,
   keptForValueError,
-  noBlocksError,
-  notRequestedError,
-  outsideError,
   planStaleError,
   quarantineWarning,
   quotaError,
-  reservedError,
   sharingConflictError,
   takenError,
 } from "../errors";
-import {
-  covers,
-  fits,
-  intersect,
-  isAvoided,
-  mergeExtents,
-  overlapsAny,
-  sameExtents,
-  sizeOf,
-  total,
-  zonesOf,
-} from "../extents";
+import { covers, fits, intersect, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
 import {
@@ -59,7 +44,7 @@ import {
   quarantineEnd,
   waiterOf,
 } from "./end-lease";
-import { heldLeases } from "./pools";
+import { heldLeases, mustAllowBlocks, mustAssign, mustBeGivable } from "./pools";
 import { findShared, takePorts } from "./share";
 
 /** Chooses the values that a request gets, and evicts leases that it may replace. */
@@ -79,8 +64,8 @@ export interface GrantContext {
   plannedExtents?: Extent[];
   /** Whether this holder releases its value in the same run, as in a swap within one stack. */
   willRelease(holder: Lease): boolean;
-  /** The quota that this run gives the pool; absent: the one that it has. */
-  quota?: NonNullable<PoolSpec["quota"]>;
+  /** Of an offer: what the pool will be after this run; absent: what it is. */
+  plannedSpec?: PoolSpec;
   /** Called if the request is refused in this run, but its offer is kept for the next run. */
   refuseLater?(refusal: OverlayError): void;
 }
@@ -102,9 +87,8 @@ export const emptyChoice = (extents: Extent[] = []): Choice => ({
 });
 
 export async function choose(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own?: Lease): Promise<Choice> {
-  const { want, size = 1n } = context.request;
-  const isForBlock = want ? want.some((extent) => sizeOf(extent) > 1n) : size > 1n;
-  if (spec.avoidBoundaryIps && isForBlock) throw noBlocksError(spec);
+  const { want } = context.request;
+  mustAllowBlocks(spec, context.request);
   const choice = want ? await chooseRequested(tx, spec, context, want, own) : await chooseAutomatic(tx, spec, context);
   await takePorts(
     tx,
@@ -134,20 +118,6 @@ async function chooseRequested(
     }
   }
   return choice;
-}
-
-export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
-  if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
-  if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
-}
-
-/** Whether the pool can give these values: to a request without values only those that it chooses from. */
-export const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
-  fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));
-
-/** Rejects a request without values in a pool that chooses none. */
-export function mustAssign(spec: PoolSpec): void {
-  if (spec.allocation === "external" || spec.autoAssign === false) throw notRequestedError(spec);
 }
 
 /** Whether a lease with these extents answers the request. */
@@ -259,7 +229,7 @@ async function preempt(
 
 async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, context: GrantContext): Promise<Choice> {
   const { request } = context;
-  const suits = (extents: Extent[]) => answersRequest({ extents }, request);
+  const suits = (extents: Extent[]) => answersRequest({ extents }, request) && fits(spec, { extents });
   const choice = emptyChoice();
   const shared = await findShared(tx, spec, request, suits, portEvictor(tx, spec, context, choice));
   if (shared) return { ...choice, extents: shared };

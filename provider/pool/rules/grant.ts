@@ -1,6 +1,6 @@
 import { isSameTenant } from "../../owner";
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
-import { covers, overlapsAny, sameExtents, total, zonesOf } from "../extents";
+import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
 import { countsKey, leaseKey } from "../storage/keys";
 import {
   appendHistory,
@@ -25,7 +25,6 @@ import { amend } from "./amend";
 import {
   answersRequest,
   type Choice,
-  canGive,
   choose,
   emptyChoice,
   type GrantContext,
@@ -33,7 +32,7 @@ import {
   portEvictor,
 } from "./choose";
 import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd } from "./end-lease";
-import { mustBeOfTenant, requirePool } from "./pools";
+import { canGive, mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
 
 import { canHavePorts, mustKeepKey, takePorts } from "./share";
@@ -41,12 +40,13 @@ import { canHavePorts, mustKeepKey, takePorts } from "./share";
 /** Offers and claims. Both look first for what the owner already has. */
 
 export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lease> {
-  const { request } = context;
-  const pool = await requirePool(tx, request.pool, false);
+  const { request, plannedSpec } = context;
+  const { spec: stored, ...record } = await requirePool(tx, request.pool, false);
+  const pool = { ...record, spec: plannedSpec ? commonSpec(stored, plannedSpec) : stored };
   mustBeOfTenant(pool.spec, request.tenant);
   const kept = (await leasesOfRequester(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
   const all = withoutOutdated(context, kept);
-  const mine = all.filter(({ state }) => state !== "ended");
+  const mine = all.filter((lease) => isCommitted(lease) || (lease.state !== "ended" && fits(pool.spec, lease)));
   const found = await findOwn(tx, pool.spec, request, mine);
   if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
   const broken = findBrokenPromise(request, all, found);
@@ -58,7 +58,7 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   // Its committed leases do not count: they are released before the claim where the quota has no room for both.
   await mustKeepQuota(
     tx,
-    context.quota ? { ...pool.spec, quota: context.quota } : pool.spec,
+    pool.spec,
     lease,
     mine.filter((other) => isCommitted(other) && other.uid !== lease.uid),
     own !== undefined && isCoveredBy(own, lease),

@@ -1,15 +1,23 @@
 import { MAX_IP } from "../../addressing/ip";
 import { isSameTenant } from "../../owner";
 import { PORT_SPACES, SPACES } from "../../pool-names";
-import { poolInUseError, poolMissingError, tenantError } from "../errors";
-import { freeIn } from "../extents";
+import {
+  noBlocksError,
+  notRequestedError,
+  outsideError,
+  poolInUseError,
+  poolMissingError,
+  reservedError,
+  tenantError,
+} from "../errors";
+import { covers, fits, freeIn, isAvoided, overlapsAny, sizeOf, zonesOf } from "../extents";
 import { freeTrees } from "../storage/free-space";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "../storage/keys";
 import { countEvents, isLive, noCounts, occupies, recordDeletedPool, specOf } from "../storage/leases";
 import { extentCodec, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
-import { isCommitted, type Lease, type PoolSpec, type Tenant } from "../types";
+import { type Extent, isCommitted, type Lease, type PoolSpec, type Request, type Tenant } from "../types";
 import { mustBeUsable, show } from "./access";
 import { firstEndRecord, keepEndRecords } from "./end-records";
 
@@ -41,6 +49,27 @@ export async function requirePool(tx: WriteBuffer, name: string, forClaim: boole
 /** A tenant's pool serves that tenant only. A request without a tenant is refused, too. */
 export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void {
   if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantError(spec, spec.tenant, tenant);
+}
+
+/** Rejects a request for a block in a pool that gives none. */
+export function mustAllowBlocks(spec: PoolSpec, { want, size = 1n }: Request): void {
+  const isForBlock = want ? want.some((extent) => sizeOf(extent) > 1n) : size > 1n;
+  if (spec.avoidBoundaryIps && isForBlock) throw noBlocksError(spec);
+}
+
+/** Rejects a request for a value that is reserved, or not in the pool. */
+export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
+  if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
+  if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
+}
+
+/** Whether the pool can give these values: to a request without values only those that it chooses from. */
+export const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
+  fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));
+
+/** Rejects a request without values in a pool that chooses none. */
+export function mustAssign(spec: PoolSpec): void {
+  if (spec.allocation === "external" || spec.autoAssign === false) throw notRequestedError(spec);
 }
 
 export async function createPool(tx: WriteBuffer, pool: PoolRecord): Promise<void> {

@@ -6,7 +6,6 @@ import {
   intersect,
   isBoundary,
   max,
-  min,
   subtract,
   total,
   trimBoundaries,
@@ -85,11 +84,11 @@ export async function pickFree(
 ): Promise<Extent | undefined> {
   const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   if (zone.length === 0) return undefined;
-  const bounds = { first: zone[0]!.first, last: zone.at(-1)!.last };
+  const { first } = zone[0]!;
   const start = startOfSearch(zone, spec.allocation, picker);
   return (
-    (await lowestFree(tx, spec, { ...bounds, first: start }, size)) ??
-    (start > bounds.first ? await lowestFree(tx, spec, bounds, size) : undefined)
+    (await lowestFree(tx, spec, zone, start, size)) ??
+    (start > first ? await lowestFree(tx, spec, zone, first, size) : undefined)
   );
 }
 
@@ -100,18 +99,25 @@ function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { own
   return valueAtIndex(zone, BigInt(`0x${digits}`) % total(zone));
 }
 
-/** One seek for single values; only aligned blocks in a fragmented pool may need several. */
+/**
+ * The lowest free extent of this size in the zone, not before `from`. One seek for single values; only aligned blocks in a fragmented pool,
+ * and a zone that is a part of the pool, may need several.
+ */
 async function lowestFree(
   tx: WriteBuffer,
   spec: PoolSpec,
-  { first, last }: Extent,
+  zone: Extent[],
+  from: bigint,
   size: bigint,
 ): Promise<Extent | undefined> {
-  for (let at = first; ; ) {
+  const { last } = zone.at(-1)!;
+  for (let at = from; ; ) {
     const free = await tx.first(freeFrom("f", spec.name, at));
     if (!free || free.first > last) return undefined;
-    const start = alignUp(spec, max(free.first, at), size);
-    if (start + size - 1n <= min(free.last, last)) return { first: start, last: start + size - 1n };
+    for (const part of intersect([{ first: max(free.first, at), last: free.last }], zone)) {
+      const start = alignUp(spec, part.first, size);
+      if (start + size - 1n <= part.last) return { first: start, last: start + size - 1n };
+    }
     at = free.last + 1n;
   }
 }

@@ -20,8 +20,8 @@ const settingsOf = ({ owner: _, uid: __, leaseId: ___, hubConnection: ____, ...p
   const keys = ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName"];
   return Object.fromEntries([...keys, "verify", "persist"].map((key) => [key, props[key]]));
 };
-const inPool = ({ poolName, addressSpace, type, ranges }: Values, more: Values = {}): Values => ({
-  pool: { poolName, addressSpace, type, ranges },
+const inPool = ({ poolName, addressSpace, type, ranges, tenant }: Values, more: Values = {}): Values => ({
+  pool: { poolName, addressSpace, type, ranges, ...(tenant ? { tenant } : {}) },
   ...more,
 });
 
@@ -96,6 +96,123 @@ describe("a pool that changes in the same run", () => {
     stage.newRun();
     const now = await stage.change("IPPool", "lb", pool, { ranges: ["10.61.0.0/28"] });
     expect(await stage.make("IPReservation", "b", inPool(now))).toMatchObject({ ip: shown.ip });
+  });
+
+  const LOWEST = { ranges: ["10.61.0.0/29"], allocation: "lowest" };
+  const ANN = { org: "acme", project: "ann" };
+  const BOB = { org: "acme", project: "bob" };
+
+  test.each<[change: string, before: Values, after: Values, request: Values, ip: string]>([
+    ["reserves the lowest address", LOWEST, { ...LOWEST, reserved: ["10.61.0.0"] }, {}, "10.61.0.1"],
+    ["reserves another address", { reserved: ["10.61.0.0"] }, { reserved: ["10.61.0.1"] }, {}, "10.61.0.2"],
+    ["keeps some for requests", {}, { staticOnly: ["10.61.0.0/30"] }, {}, "10.61.0.4"],
+    ["keeps some for requests", {}, { staticOnly: ["10.61.0.0/30"] }, { ip: "10.61.0.2" }, "10.61.0.2"],
+    ["keeps others for requests", { staticOnly: ["10.61.0.0/30"] }, { staticOnly: ["10.61.0.4"] }, {}, "10.61.0.5"],
+    ["avoids .0", {}, { avoidBoundaryIps: true }, {}, "10.61.0.1"],
+    ["avoids .0 no longer", { avoidBoundaryIps: true }, {}, {}, "10.61.0.1"],
+    ["shrinks", { allocation: "hashed" }, { ranges: ["10.61.0.6/31"] }, {}, "10.61.0.6"],
+    ["moves", {}, { ranges: ["10.61.0.6-10.61.0.20"] }, {}, "10.61.0.6"],
+    ["chooses otherwise", { allocation: "random", ranges: ["10.0.0.0/8"] }, { ranges: ["10.0.0.0/8"] }, {}, "10.0.0.0"],
+    ["gets a tenant", {}, { tenant: ANN }, { tenant: ANN }, "10.61.0.0"],
+    ["gets another tenant", { tenant: BOB }, { tenant: ANN }, { tenant: ANN }, "10.61.0.0"],
+  ])(
+    "a pool that %s: what preview shows is what up gives (%o to %o, request %o)",
+    async (_, before, after, request, ip) => {
+      const pool = await stage.make("IPPool", "lb", { ...LOWEST, ...before });
+      stage.newRun();
+      const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ...after }, pool);
+      expect(await stage.preview("IPReservation", "new", inPool(changed, request))).toMatchObject({ ip });
+      stage.newRun();
+      const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
+      expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
+      expect(stage.warnings).toEqual([]);
+      expect(await stage.pool.fsck()).toEqual([]);
+    },
+  );
+
+  test.each<[change: string, after: Values, request: Values, code: string]>([
+    ["reserves the requested address", { reserved: ["10.61.0.4"] }, { ip: "10.61.0.4" }, "IP_RESERVED"],
+    ["loses the requested address", { ranges: ["10.61.0.0/30"] }, { ip: "10.61.0.4" }, "IP_OUTSIDE_POOL"],
+    ["avoids the requested address", { avoidBoundaryIps: true }, { ip: "10.61.0.0" }, "IP_RESERVED"],
+    ["assigns none any more", { autoAssign: false }, {}, "IP_NOT_REQUESTED"],
+    ["leaves the choice to another system", { allocation: "external" }, {}, "IP_NOT_REQUESTED"],
+    ["reserves all addresses", { reserved: ["10.61.0.0/29"] }, {}, "POOL_EXHAUSTED"],
+    ["gets another tenant", { tenant: BOB }, { tenant: ANN }, "TENANT_MISMATCH"],
+    ["gets a tenant", { tenant: BOB }, {}, "TENANT_MISMATCH"],
+  ])("a pool that %s: preview refuses as up does", async (_, after, request, code) => {
+    const pool = await stage.make("IPPool", "lb", LOWEST);
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ...after }, pool);
+    const refused = new RegExp(`^${code}: `);
+    expect(await stage.refusal("IPReservation", "new", inPool(changed, request))).toMatch(refused);
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
+    expect(await stage.refusal("IPReservation", "new", inPool(now, request))).toMatch(refused);
+  });
+
+  test.each<[change: string, before: Values, after: Values, request: Values, ip: string]>([
+    ["frees the requested address", { reserved: ["10.61.0.4"] }, {}, { ip: "10.61.0.4" }, "10.61.0.4"],
+    ["gets the requested address", {}, { ranges: ["10.61.0.0/28"] }, { ip: "10.61.0.9" }, "10.61.0.9"],
+    ["grows when it is full", { ranges: ["10.61.0.0"] }, { ranges: ["10.61.0.0/31"] }, {}, "10.61.0.1"],
+    ["assigns addresses again", { autoAssign: false }, {}, {}, "10.61.0.1"],
+    ["was another system's choice", { allocation: "external" }, {}, {}, "10.61.0.1"],
+  ])("a pool that %s: the address is not shown, with the reason", async (_, before, after, request, ip) => {
+    const pool = await stage.make("IPPool", "lb", { ...LOWEST, ...before });
+    await stage.make("IPReservation", "held", inPool(pool, { ip: "10.61.0.0" }));
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ...after }, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed, request))).toMatchObject({ ip: UNKNOWN });
+    expect(stage.warnings.filter((text) => !text.includes("80 %"))).toEqual([
+      "Values of new resources in IPPool lb are not shown in this preview: it is being changed, and gives them after that.",
+    ]);
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
+    expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a pool that reserves an address which was offered: a branch that does so is offered another one", async () => {
+    const pool = await stage.make("IPPool", "lb", LOWEST);
+    stage.newRun();
+    stage.program = "main";
+    expect(await stage.preview("IPReservation", "new", inPool(pool))).toMatchObject({ ip: "10.61.0.0" });
+    const reserving = { ...LOWEST, reserved: ["10.61.0.0"] };
+    for (let run = 1; run <= 2; run++) {
+      stage.newRun();
+      stage.program = "branch";
+      const changed = await stage.preview("IPPool", "lb", reserving, pool);
+      expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: "10.61.0.1" });
+    }
+    stage.newRun();
+    stage.program = "main";
+    expect(await stage.preview("IPReservation", "new", inPool(pool))).toMatchObject({ ip: "10.61.0.0" });
+    stage.newRun();
+    stage.program = "branch";
+    const now = await stage.change("IPPool", "lb", pool, reserving);
+    expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.61.0.1" });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a parent that reserves the lowest block: a new child pool gets the next one, in preview and up", async () => {
+    const parent = { ranges: ["10.96.0.0/16"], allocation: "lowest" };
+    const reserving = { ...parent, reserved: ["10.96.0.0"] };
+    const before = await stage.make("IPPool", "p", parent);
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "p", reserving, before);
+    const carve = (pool: Values) => ({ parent: inPool(pool).pool, prefixLength: 20 });
+    expect(await stage.preview("IPPool", "child", carve(changed))).toMatchObject({ ranges: ["10.96.16.0/20"] });
+    stage.newRun();
+    const now = await stage.change("IPPool", "p", before, reserving);
+    expect(await stage.make("IPPool", "child", carve(now))).toMatchObject({ ranges: ["10.96.16.0/20"] });
+  });
+
+  test("ports that a pool gets in the same run are not shown, instead of being refused", async () => {
+    const ports = await stage.make("IPPool", "np", { type: "nodePort", portRange: "30000-30009" });
+    stage.newRun();
+    const grown = await stage.preview("IPPool", "np", { type: "nodePort", portRange: "30000-30019" }, ports);
+    await stage.preview("IPReservation", "new", inPool(grown, { port: 30015 }));
+    expect(stage.warnings).toEqual([expect.stringMatching(/^Values of new resources in IPPool np are not shown/)]);
+    expect(await stage.refusal("IPReservation", "other", inPool(grown, { port: 30020 }))).toMatch(/^INPUT_INVALID: /);
   });
 
   test("a child pool of a replaced pool is not shown, instead of being refused", async () => {

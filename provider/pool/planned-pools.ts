@@ -1,16 +1,21 @@
+import { isDeepStrictEqual } from "node:util";
 import { isContainerOwner, isSameStack } from "../owner";
 import { cannotReplaceError, exhaustedError, quotaError } from "./errors";
-import { capacityOf, total } from "./extents";
+import { capacityOf, commonSpec, total } from "./extents";
 import type { Operations } from "./operations";
-import { canGive, mustAssign, mustBeGivable } from "./rules/choose";
+import { canGive, mustAllowBlocks, mustAssign, mustBeGivable } from "./rules/pools";
 import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
 
 /**
- * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
- * the pool is refused if other leases are left in it, but by then those resources are deleted. So this is checked earlier: when the pool is
- * checked, and again before the first of the resources is deleted.
+ * Pools that one run changes in place, or replaces. A preview changes no pool, so offers in it have to respect what the pool will be.
+ *
+ * Pulumi first deletes the resources that refer to a replaced pool, then the pool, then creates it again. The delete of the pool is refused
+ * if other leases are left in it, but by then those resources are deleted. So this is checked earlier: when the pool is checked, and again
+ * before the first of the resources is deleted.
  */
-export class Replacements {
+export class PlannedPools {
+  /** What pools that change in place will be, by their names. */
+  readonly #changed = new Map<string, PoolSpec>();
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
   /** How many values each owner requests in a pool that is replaced, by name of the pool. */
@@ -26,20 +31,44 @@ export class Replacements {
     private readonly kept: ReadonlySet<string>,
   ) {}
 
+  planChange(spec: PoolSpec): void {
+    this.#changed.set(spec.name, spec);
+  }
+
+  /** What a pool that changes in place will be. */
+  changeOf(pool: string): PoolSpec | undefined {
+    return this.#changed.get(pool);
+  }
+
+  /** Whether the pool changes so that it gives more than it does now. */
+  async willGiveMore(pool: string): Promise<boolean> {
+    const planned = this.#changed.get(pool);
+    const stored = await this.operations.spec(pool);
+    if (!planned || !stored) return false;
+    return !isDeepStrictEqual(commonSpec(stored, planned), commonSpec(planned, planned));
+  }
+
   /** Resources of the same stack are expected to refer to the pool, unless they were checked before it. */
-  async plan(replacement: Replacement): Promise<void> {
+  async planReplacement(replacement: Replacement): Promise<void> {
     const isOfStack = (holder: Lease) => replacement.owners.some((owner) => isSameStack(owner, holder.owner));
     const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.kept.has(lease.uid));
     for (const { name } of pools) this.#byPool.set(name, replacement);
   }
 
-  /** Shared values are not counted: how many are needed is decided when they are claimed. */
-  mustFit({ pool, owner, want, size = 1n, also = [], sharingKey }: Request): void {
-    const spec = this.#byPool.get(pool)?.spec;
-    if (spec?.name !== pool) return;
+  mustFit(request: Request): void {
+    const { pool, want, sharingKey } = request;
+    const replaced = this.#byPool.get(pool)?.spec;
+    const spec = replaced?.name === pool ? replaced : this.#changed.get(pool);
+    if (!spec) return;
+    mustAllowBlocks(spec, request);
     for (const extent of want ?? []) mustBeGivable(spec, extent);
     if (sharingKey !== undefined) return;
     if (!want) mustAssign(spec);
+    if (spec === replaced) this.#mustHaveRoom(spec, request);
+  }
+
+  /** Shared values are not counted: how many are needed is decided when they are claimed. */
+  #mustHaveRoom(spec: PoolSpec, { pool, owner, want, size = 1n, also = [] }: Request): void {
     const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
     this.#requested.set(pool, requested.set(owner, want ? total(want) : size * BigInt(1 + also.length)));
     const values = [...requested.values()].reduce((sum, each) => sum + each, 0n);
