@@ -82,6 +82,7 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
     const { pool: name } = def.request(olds, owner);
     const lease = await pool.find(name, { owner });
     if (lease && isCommitted(lease)) {
+      if (pool.isEnding(lease)) return false; // Renamed: Pulumi deletes it with its pool, under its old name.
       await pool.markKept(lease);
       if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
       return true;

@@ -85,6 +85,10 @@ export class PlannedPools {
     this.#ending.add(uid);
   }
 
+  isEnding({ uid }: Pick<Lease, "uid">): boolean {
+    return this.#ending.has(uid);
+  }
+
   /** Refuses a lease that its owner keeps, in a pool that is replaced. */
   async refuseKept(lease: Lease): Promise<void> {
     const replacement = this.#byPool.get(lease.pool);

@@ -172,6 +172,10 @@ export class PoolRun implements Pool {
     this.#pools.markEnding(lease);
   }
 
+  isEnding(lease: Lease): boolean {
+    return this.#pools.isEnding(lease);
+  }
+
   mustBeReplaceable(pool: string): Promise<void> {
     return this.#pools.mustBePossible(pool);
   }

@@ -518,6 +518,7 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   fitsReplacement(request: Request, extents: Extent[]): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
   markEnding(lease: Lease): void;
+  isEnding(lease: Lease): boolean;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */
   mustBeReplaceable(pool: string): Promise<void>;
   /**

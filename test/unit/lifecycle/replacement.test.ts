@@ -211,6 +211,58 @@ describe("preview refuses what the replaced pool will refuse, before anything is
   });
 });
 
+describe("a resource in a replaced pool that is also renamed", () => {
+  /** Pulumi has scheduled the delete of the old name, and checks the new one with the old state. */
+  async function previewRenamed(change: Values, before: Values, news: Values) {
+    stage.newRun();
+    const olds = pickInputs(resourceOf("IPPool"), pool);
+    const replaced = await stage.preview("IPPool", "lb", { ...CHANGED, ...change }, olds);
+    for (const props of new Set([web, before])) await askDependent(props);
+    return check("IPReservation", "renamed", { ...inPool(replaced), ...news }, before, true);
+  }
+
+  async function upRenamed(before: Values, news: Values): Promise<Values> {
+    stage.newRun();
+    const { inputs } = await check("IPPool", "lb", CHANGED, pool);
+    for (const props of new Set([web, before])) await askDependent(props);
+    for (const props of new Set([web, before])) await stage.of("IPReservation").delete(props);
+    await stage.of("IPPool").delete(pool);
+    const made = (await stage.of("IPPool").create(inputs)).props;
+    const checked = await check("IPReservation", "renamed", { ...inPool(made), ...news }, before);
+    expect(checked.failures).toEqual([]);
+    return (await stage.of("IPReservation").create(checked.inputs)).props;
+  }
+
+  test.each<[kind: string, request: Values]>([
+    ["requested", { ip: "10.2.0.9" }],
+    ["chosen", {}],
+  ])("keeps its %s address, in preview and up", async (_, request) => {
+    const before = await stage.make("IPReservation", "before", { ...inPool(pool), ...request });
+    const { inputs, failures } = await previewRenamed({}, before, request);
+    expect([failures, inputs.ip]).toEqual([[], before.ip]);
+    expect(await upRenamed(before, request)).toMatchObject({ ip: before.ip });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("can request another address", async () => {
+    const { inputs, failures } = await previewRenamed({}, web, { ip: "10.2.0.9" });
+    expect([failures, inputs.ip]).toEqual([[], "10.2.0.9"]);
+    expect(await upRenamed(web, { ip: "10.2.0.9" })).toMatchObject({ ip: "10.2.0.9" });
+  });
+
+  test("is refused in preview if the replaced pool reserves its address", async () => {
+    const { failures } = await previewRenamed({ reserved: ["10.2.0.7"] }, web, { ip: "10.2.0.7" });
+    expect(failures[0]?.reason).toMatch(/^IP_RESERVED: /);
+  });
+
+  test("is refused if it names the pool, because Pulumi does not delete it then", async () => {
+    stage.newRun();
+    await stage.preview("IPPool", "lb", CHANGED, pickInputs(resourceOf("IPPool"), pool));
+    const { failures } = await check("IPReservation", "renamed", { ...BY_NAME, ip: "10.2.0.7" }, web, true);
+    expect(failures[0]?.reason).toMatch(/^POOL_IN_USE: /);
+  });
+});
+
 test("a value that the replaced pool will not have is not shown", async () => {
   const free = await stage.make("IPReservation", "free", inPool(pool));
   stage.newRun();
