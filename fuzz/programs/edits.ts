@@ -201,11 +201,21 @@ function resize(program: Program, { random }: EditContext): Program | undefined 
   return replaceOne(program, pool.name, { ...pool.args, ranges: [...new Set(grown)] });
 }
 
-function changePool(program: Program, { random }: EditContext): Program | undefined {
+/** Often with a new reservation in it: preview has to offer what the changed pool gives. */
+function changePool(program: Program, { random, naming }: EditContext): Program | undefined {
   const pool = random.pick(ofType(program, "IPPool"));
   if (!pool) return undefined;
   const { ranges, type } = pool.args;
-  const change = random.pickWeighted({ type: 2, allocation: 2, quota: 1, reserved: 3, staticOnly: 1, unreserved: 1 });
+  const change = random.pickWeighted({
+    type: 2,
+    allocation: 2,
+    quota: 1,
+    reserved: 3,
+    staticOnly: 1,
+    unreserved: 1,
+    autoAssign: 1,
+    avoidBoundaryIps: 1,
+  });
   const args = { ...pool.args };
   if (change === "type" && type !== "nodePort") args.type = random.pickOne(["container", "loadBalancer", "clusterIP"]);
   if (change === "allocation") args.allocation = random.pickOne(["hashed", "lowest", "random"]);
@@ -215,7 +225,11 @@ function changePool(program: Program, { random }: EditContext): Program | undefi
     if (address !== undefined) args[change] = [address];
   }
   if (change === "unreserved") delete args.reserved;
-  return replaceOne(program, pool.name, args);
+  if (change === "autoAssign" || change === "avoidBoundaryIps") args[change] = random.chance(0.5);
+  const changed = replaceOne(program, pool.name, args);
+  if (random.chance(0.5)) return changed;
+  const added = { ...inPool(pool, false), ...pinIn(random, pool, 0.3) };
+  return [...changed, { type: "IPReservation", name: naming.name("r"), args: added }];
 }
 
 function changeDetails(program: Program, { random }: EditContext): Program | undefined {
