@@ -141,6 +141,10 @@ class BoundedOperations implements Operations {
     return this.operations.withdraw(pool, leaseId);
   }
 
+  retract(pool: string, owner: string, program: string | undefined): Promise<void> {
+    return this.operations.retract(pool, owner, program);
+  }
+
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void> {
     return this.operations.touch(pool, leaseId, options);
   }

@@ -96,12 +96,19 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
   }
 }
 
-/** Codes of a pool that does not give the value, or has none. */
-const NO_VALUE = ["POOL_EXHAUSTED", "IP_OUTSIDE_POOL", "INPUT_INVALID", "IP_RESERVED", "IP_NOT_REQUESTED"] as const;
+/** Codes of a pool that does not give the value, or has none. `INPUT_INVALID`: a port, or a runner id, that it does not have. */
+const NO_VALUE = [
+  "POOL_EXHAUSTED",
+  "RUNNER_IDS_EXHAUSTED",
+  "IP_OUTSIDE_POOL",
+  "INPUT_INVALID",
+  "IP_RESERVED",
+  "IP_NOT_REQUESTED",
+] as const;
 
 /**
  * The lease that the owner holds, or an offer. undefined: a preview cannot offer anything, because the pool is about to be
- * replaced, or changed so that only then it has a value to give.
+ * replaced, or changes in this run and has a value only after that.
  */
 async function offerLease(
   def: Definition,
@@ -112,26 +119,33 @@ async function offerLease(
   const { owner, formerOwner, dryRun, prefer, program, movesAway } = caller;
   const pool = await deps.pool();
   const request = def.request(inputs, owner);
-  const unshown = (why: string): undefined => {
-    deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
-  };
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };
-  const full = { ...request, ...childPool, ...data, owner, type: def.type };
+  const full = {
+    ...request,
+    ...childPool,
+    ...data,
+    owner,
+    type: def.type,
+    ...(formerOwner && { formerOwner }),
+    ...(prefer && { prefer }),
+    ...(program && { program }),
+  };
+  const unshown = async (why: string): Promise<undefined> => {
+    deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
+    await pool.retract(full);
+  };
   if (dryRun) {
-    pool.mustFit(full);
+    pool.mustFitReplacement(full);
     const stored = await pool.spec(request.pool);
     if (stored && def.sourcePool?.isReplacedInRun?.(inputs, stored)) return unshown("it is being replaced");
   }
   try {
-    const lease = await pool.offer(
-      { ...full, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
-      { inUp: !dryRun, ...(movesAway && { movesAway }) },
-    );
-    return dryRun && !pool.fitsReplacement(full, lease.extents) ? unshown("it is being replaced") : lease;
+    const lease = await pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
+    return dryRun && !pool.fitsReplacement(full, lease.extents) ? await unshown("it is being replaced") : lease;
   } catch (error) {
-    if (dryRun && isOverlayError(error, ...NO_VALUE) && (await pool.willGiveMore(request.pool)))
-      return unshown("it is being changed, and gives them after that");
+    if (dryRun && isOverlayError(error, ...NO_VALUE) && (await pool.willGive(full)))
+      return await unshown("it is being changed, and gives them after that");
     throw error;
   }
 }

@@ -246,7 +246,7 @@ export class Lifecycle {
     const { pool: name } = buildRequest(this.def, news);
     const [spec, usage] = [await pool.spec(name), await pool.usage(name)];
     if (!spec || !usage) return true;
-    return isWithinQuota(spec, usage.offered + usage.reserved + usage.used, usage.held);
+    return isWithinQuota(pool.plannedSpec(spec), usage.offered + usage.reserved + usage.used, usage.held);
   }
 
   /** Whether the signature of its token is no longer accepted: then an update issues a new one. */

@@ -137,6 +137,14 @@ export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
     "Request another value.",
   );
 
+/** For a value that the pool has only after this run has changed it. */
+export const alsoRequestedError = (spec: PoolSpec, want: Extent, owner: string): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].taken,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is requested by ${owner} in this run, too.`,
+    "Request another value for one of them.",
+  );
+
 export const notRequestedError = (spec: PoolSpec): OverlayError =>
   new OverlayError(
     "IP_NOT_REQUESTED",

@@ -102,18 +102,26 @@ export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolea
   return !extents.some((extent) => isAvoided(spec, extent)) && covers([...automatic, ...onRequest], extents);
 }
 
-/** What a pool can give both before and after a change: of the values those in both, and all else as it will be. */
+/**
+ * What a pool that changes can give both before and after: values that both have, by the stricter rules of both. Quota and tenant are those
+ * after the change. Everything else is as before, because `after` may come from a client.
+ */
 export function commonSpec(before: PoolSpec, after: PoolSpec): PoolSpec {
+  const { reserved: _, staticOnly: __, reclaimAfter: ___, quota: ____, tenant: _____, ...rest } = before;
   const reserved = mergeExtents([...(before.reserved ?? []), ...(after.reserved ?? [])]);
   const staticOnly = mergeExtents([...(before.staticOnly ?? []), ...(after.staticOnly ?? [])]);
+  const reclaimAfter = Math.max(before.reclaimAfter ?? Infinity, after.reclaimAfter ?? Infinity);
   return {
-    ...after,
+    ...rest,
     extents: intersect(before.extents, after.extents),
     ...(reserved.length > 0 && { reserved }),
     ...(staticOnly.length > 0 && { staticOnly }),
-    ...(before.allocation === "external" && { allocation: "external" }),
-    ...(before.autoAssign === false && { autoAssign: false }),
-    ...(before.avoidBoundaryIps && { avoidBoundaryIps: true }),
+    allocation: before.allocation === "external" ? "external" : after.allocation,
+    ...(after.autoAssign === false && { autoAssign: false }),
+    ...(after.avoidBoundaryIps && { avoidBoundaryIps: true }),
+    ...(after.quota && { quota: after.quota }),
+    ...(after.tenant && { tenant: after.tenant }),
+    ...(reclaimAfter < Infinity && { reclaimAfter }),
   };
 }
 

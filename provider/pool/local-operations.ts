@@ -17,7 +17,7 @@ import { Queue, ReadBatch } from "./queue";
 import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";
-import { claim, offer } from "./rules/grant";
+import { claim, offer, retractOffers } from "./rules/grant";
 import { importLeases } from "./rules/import";
 import * as queries from "./rules/queries";
 import { readEvents } from "./storage/event-log";
@@ -166,6 +166,10 @@ export class LocalOperations implements Operations {
 
   withdraw(pool: string, leaseId: string): Promise<boolean> {
     return this.#write(pool, (tx) => withdraw(tx, pool, leaseId));
+  }
+
+  retract(pool: string, owner: string, program: string | undefined): Promise<void> {
+    return this.#write(pool, (tx) => retractOffers(tx, pool, owner, program));
   }
 
   touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {

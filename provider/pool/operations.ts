@@ -40,6 +40,8 @@ export interface Operations extends Queries, LeaseChanges, Tokens, Administratio
   importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult>;
   /** Ends an offer, but no other lease. false: it is not an offer any more. */
   withdraw(pool: string, leaseId: string): Promise<boolean>;
+  /** Removes a program from those that offers to this owner were shown to. Offers that were shown to no other one end. */
+  retract(pool: string, owner: string, program: string | undefined): Promise<void>;
   /** A pool and the child pools of its leases, which end with it, and the committed leases in each. */
   poolsEndingWith(pool: string): Promise<{ spec: PoolSpec; held: Lease[] }[]>;
   identity(): Promise<StoreIdentity>;

@@ -1,7 +1,6 @@
-import { isDeepStrictEqual } from "node:util";
 import { isContainerOwner, isSameStack } from "../owner";
-import { cannotReplaceError, exhaustedError, quotaError } from "./errors";
-import { capacityOf, commonSpec, total } from "./extents";
+import { alsoRequestedError, cannotReplaceError, exhaustedError, quotaError } from "./errors";
+import { capacityOf, commonSpec, fits, freeIn, intersect, mergeExtents, overlapsAny, total, zonesOf } from "./extents";
 import type { Operations } from "./operations";
 import { canGive, mustAllowBlocks, mustAssign, mustBeGivable } from "./rules/pools";
 import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
@@ -16,6 +15,8 @@ import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement
 export class PlannedPools {
   /** What pools that change in place will be, by their names. */
   readonly #changed = new Map<string, PoolSpec>();
+  /** Values in changed pools for requests that they can give nothing before, by pool and owner. They are counted, but not promised. */
+  readonly #later = new Map<string, Map<string, Extent[]>>();
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
   /** How many values each owner requests in a pool that is replaced, by name of the pool. */
@@ -26,7 +27,7 @@ export class PlannedPools {
   readonly #verified = new Map<Replacement, Promise<unknown>>();
 
   constructor(
-    private readonly operations: Pick<Operations, "spec" | "poolsEndingWith">,
+    private readonly operations: Pick<Operations, "spec" | "leases" | "poolsEndingWith">,
     /** Uids of leases that their owners keep in this run. */
     private readonly kept: ReadonlySet<string>,
   ) {}
@@ -40,12 +41,35 @@ export class PlannedPools {
     return this.#changed.get(pool);
   }
 
-  /** Whether the pool changes so that it gives more than it does now. */
-  async willGiveMore(pool: string): Promise<boolean> {
+  /**
+   * Whether the changed pool can give the request what it cannot give it now. Other such requests of this run are counted, except shared
+   * ones: how many values they need is decided when they are claimed. Rejects a request that the changed pool will refuse, too.
+   */
+  async willGive(request: Request): Promise<boolean> {
+    const { pool, owner, want, within, also = [], size = 1n, sharingKey } = request;
     const planned = this.#changed.get(pool);
-    const stored = await this.operations.spec(pool);
+    const stored = planned && (await this.operations.spec(pool));
     if (!planned || !stored) return false;
-    return !isDeepStrictEqual(commonSpec(stored, planned), commonSpec(planned, planned));
+    mustAllowBlocks(planned, request);
+    for (const extent of want ?? []) mustBeGivable(planned, extent);
+    if (!want) mustAssign(planned);
+    if (want && fits(commonSpec(stored, planned), { extents: want })) return false;
+    const held = (await this.operations.leases(pool)).filter(
+      (lease) => lease.state !== "quarantined" && lease.owner !== owner,
+    );
+    const later = this.#later.get(pool) ?? new Map<string, Extent[]>();
+    this.#later.set(pool, later);
+    later.delete(owner);
+    const taken = [...held.flatMap(({ extents }) => extents), ...[...later.values()].flat()];
+    const rival = [...later].find(([, extents]) => want?.some((extent) => overlapsAny(extents, extent)));
+    if (rival) throw alsoRequestedError(planned, want![0]!, rival[0]);
+    const extents = want ?? findLowest(planned, [within, ...also], size, taken);
+    if (!extents) return (planned.reclaimAfter ?? Infinity) < (stored.reclaimAfter ?? Infinity);
+    if (sharingKey !== undefined) return true;
+    later.set(owner, extents);
+    const would = { leases: held.length + later.size, values: total(mergeExtents([...taken, ...extents])) };
+    if (!isWithinQuota(planned, would.leases, would.values)) throw quotaError(planned, would);
+    return true;
   }
 
   /** Resources of the same stack are expected to refer to the pool, unless they were checked before it. */
@@ -55,20 +79,15 @@ export class PlannedPools {
     for (const { name } of pools) this.#byPool.set(name, replacement);
   }
 
-  mustFit(request: Request): void {
-    const { pool, want, sharingKey } = request;
-    const replaced = this.#byPool.get(pool)?.spec;
-    const spec = replaced?.name === pool ? replaced : this.#changed.get(pool);
-    if (!spec) return;
+  /** Shared values are not counted: how many are needed is decided when they are claimed. */
+  mustFitReplacement(request: Request): void {
+    const { pool, owner, want, size = 1n, also = [], sharingKey } = request;
+    const spec = this.#byPool.get(pool)?.spec;
+    if (spec?.name !== pool) return;
     mustAllowBlocks(spec, request);
     for (const extent of want ?? []) mustBeGivable(spec, extent);
     if (sharingKey !== undefined) return;
     if (!want) mustAssign(spec);
-    if (spec === replaced) this.#mustHaveRoom(spec, request);
-  }
-
-  /** Shared values are not counted: how many are needed is decided when they are claimed. */
-  #mustHaveRoom(spec: PoolSpec, { pool, owner, want, size = 1n, also = [] }: Request): void {
     const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
     this.#requested.set(pool, requested.set(owner, want ? total(want) : size * BigInt(1 + also.length)));
     const values = [...requested.values()].reduce((sum, each) => sum + each, 0n);
@@ -76,7 +95,7 @@ export class PlannedPools {
     if (values > capacityOf(spec)) throw exhaustedError(spec, []);
   }
 
-  fits(request: Request, extents: Extent[]): boolean {
+  fitsReplacement(request: Request, extents: Extent[]): boolean {
     const spec = this.#byPool.get(request.pool)?.spec;
     return spec?.name !== request.pool || canGive(spec, request, extents);
   }
@@ -124,3 +143,24 @@ export class PlannedPools {
 
 /** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
+
+/** For each of these ranges, the lowest block of this size that the pool can choose in it; undefined if one has none. */
+function findLowest(
+  spec: PoolSpec,
+  ranges: (Extent | undefined)[],
+  size: bigint,
+  taken: Extent[],
+): Extent[] | undefined {
+  const found: Extent[] = [];
+  for (const within of ranges) {
+    const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+    const starts = freeIn(spec, zone, [...taken, ...found]).map(({ first, last }) => ({
+      first: ((first + size - 1n) / size) * size,
+      last,
+    }));
+    const start = starts.find(({ first, last }) => first + size - 1n <= last);
+    if (!start) return undefined;
+    found.push({ first: start.first, last: start.first + size - 1n });
+  }
+  return found;
+}

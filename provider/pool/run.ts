@@ -152,20 +152,28 @@ export class PoolRun implements Pool {
     this.#pools.planChange(spec);
   }
 
-  willGiveMore(pool: string): Promise<boolean> {
-    return this.#pools.willGiveMore(pool);
+  plannedSpec(spec: PoolSpec): PoolSpec {
+    return this.#pools.changeOf(spec.name) ?? spec;
+  }
+
+  willGive(request: Request): Promise<boolean> {
+    return this.#pools.willGive(request);
+  }
+
+  retract({ pool, owner, program }: Request): Promise<void> {
+    return this.operations.retract(pool, owner, program);
   }
 
   planReplacement(replacement: Replacement): Promise<void> {
     return this.#pools.planReplacement(replacement);
   }
 
-  mustFit(request: Request): void {
-    this.#pools.mustFit(request);
+  mustFitReplacement(request: Request): void {
+    this.#pools.mustFitReplacement(request);
   }
 
   fitsReplacement(request: Request, extents: Extent[]): boolean {
-    return this.#pools.fits(request, extents);
+    return this.#pools.fitsReplacement(request, extents);
   }
 
   markEnding(lease: Lease): void {

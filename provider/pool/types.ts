@@ -505,15 +505,22 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   markKept(lease: Lease): Promise<void>;
   /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */
   planChange(spec: PoolSpec): void;
-  /** Whether the pool changes in place in this run, and will then give more than it does now. */
-  willGiveMore(pool: string): Promise<boolean>;
+  /** What a pool will be after this run, as far as the run has planned it. */
+  plannedSpec(spec: PoolSpec): PoolSpec;
+  /**
+   * For a request that an offer has refused: whether the pool changes in place in this run, and can give it a value after that. Rejects if
+   * the changed pool will refuse it, too.
+   */
+  willGive(request: Request): Promise<boolean>;
+  /** After a preview that could show no value: what earlier previews of the program have shown to the owner is no promise any more. */
+  retract(request: Request): Promise<void>;
   /**
    * For this run: the pool is to be replaced. `POOL_IN_USE` if it, or a pool that ends with it, has leases of other stacks, or leases
    * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
-  /** In a preview: rejects a request that the pool will refuse once it was changed or replaced. */
-  mustFit(request: Request): void;
+  /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
+  mustFitReplacement(request: Request): void;
   /** In a preview: whether the pool can still give these values to the request once it was replaced; true if it is not replaced. */
   fitsReplacement(request: Request, extents: Extent[]): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */

@@ -42,8 +42,14 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
   const mayLeave = mayLeavePool(context, lease);
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
-    const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, request) && !(mayLeave && (await isPoolOnlyOffered(spec, pool))))
+    const stored = name === undefined ? undefined : await pool.spec(name);
+    const spec = stored && pool.plannedSpec(stored);
+    if (
+      spec &&
+      isSameTenant(spec.tenant, tenant) &&
+      hasValue(spec, request) &&
+      !(mayLeave && (await isPoolOnlyOffered(spec, pool)))
+    )
       return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(request, pool);
@@ -58,7 +64,7 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
 async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
   const own: PoolSpec[] = [];
-  for (const spec of await pool.pools(poolNamed(""))) {
+  for (const spec of (await pool.pools(poolNamed(""))).map((stored) => pool.plannedSpec(stored))) {
     const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
       parseSettings(storedPool, spec).type === request.type &&

@@ -199,6 +199,16 @@ export const API = {
     run: async (operations, { pool, leaseId }) => ({ withdrawn: await operations.withdraw(pool, leaseId) }),
   }),
 
+  retract: define({
+    input: z.strictObject({ pool: wire.poolName, owner: wire.owner, program: wire.program.exactOptional() }),
+    output: nothing,
+    scope: "preview",
+    run: async (operations, { pool, owner, program }) => {
+      await operations.retract(pool, owner, program);
+      return {};
+    },
+  }),
+
   touch: define({
     input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
     output: nothing,

@@ -139,6 +139,10 @@ export class RemoteOperations implements Operations {
     return (await this.#call("withdraw", { pool, leaseId })).withdrawn;
   }
 
+  async retract(pool: string, owner: string, program: string | undefined): Promise<void> {
+    await this.#call("retract", { pool, owner, ...(program !== undefined && { program }) });
+  }
+
   async touch(pool: string, leaseId: string, options: { ttl?: number } = {}): Promise<void> {
     await this.#call("touch", { pool, leaseId, ...options });
   }

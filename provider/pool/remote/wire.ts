@@ -107,7 +107,9 @@ export const givenSpec = poolSpec
   .strict();
 
 /** An owner of leases that a client makes. The service itself is the owner of others. */
-const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
+export const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
+
+export const program = word;
 
 const requestFields = {
   pool: poolName,
@@ -124,7 +126,7 @@ const requestFields = {
   idempotent: z.boolean().exactOptional(),
   prefer: extents.exactOptional(),
   formerOwner: owner.exactOptional(),
-  program: word.exactOptional(),
+  program: program.exactOptional(),
 };
 
 /** Without `by`: a service takes the user from the access token. */

@@ -9,7 +9,7 @@ import {
   sharingConflictError,
   takenError,
 } from "../errors";
-import { covers, fits, intersect, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "../extents";
+import { covers, fits, intersect, isAvoided, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
 import {
@@ -294,21 +294,22 @@ async function pickVictim(
 ): Promise<[TimeClass, Lease | undefined]> {
   for (const type of ["r", "o", "h"] as const) {
     if (type === "h" && spec.reclaimAfter === undefined) break;
-    const holder = await oldestVictim(tx, spec, type, zone, owner, except);
+    const serves = ({ extents }: Lease) => intersect(zone, extents).some((extent) => !isAvoided(spec, extent));
+    const holder = await oldestVictim(tx, spec, type, serves, owner, except);
     if (holder) return [type, holder];
   }
   return ["h", undefined];
 }
 
 /**
- * The oldest lease of this class that can be evicted for this owner and has a value in the zone. It may be an offer of an earlier run to
+ * The oldest lease of this class that `serves` and can be evicted for this owner. It may be an offer of an earlier run to
  * a resource of the same stack that this run has not checked yet: that resource gets another value.
  */
 async function oldestVictim(
   tx: WriteBuffer,
   spec: PoolSpec,
   type: TimeClass,
-  zone: Extent[],
+  serves: (lease: Lease) => boolean,
   owner: string,
   except?: string,
 ): Promise<Lease | undefined> {
@@ -318,7 +319,7 @@ async function oldestVictim(
     // Ordered by `lastSeen`: after the first active lease, all are active.
     if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
     const canEnd = type === "h" ? await canBeReclaimed(tx, lease, owner) : isPreemptible(tx, lease, owner);
-    if (canEnd && intersect(zone, lease.extents).length > 0) return lease;
+    if (canEnd && serves(lease)) return lease;
   }
   return undefined;
 }
@@ -362,7 +363,7 @@ export async function mustKeepQuota(
     if (await isKept(counts, ending)) return;
     if (await expireOverdue(tx, spec.name)) continue;
     if (wasCounted && (await isKept(counts, [...ending, ...(await otherOffers(tx, spec, uid))]))) return;
-    const offer = await oldestVictim(tx, spec, "o", spec.extents, owner, uid);
+    const offer = await oldestVictim(tx, spec, "o", () => true, owner, uid);
     if (!offer) throw quotaError(spec, { leases, values: held });
     await endLease(tx, offer, quarantineEnd(tx, offer), { reason: "taken", takenBy: owner });
   }

@@ -46,6 +46,7 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   mustBeOfTenant(pool.spec, request.tenant);
   const kept = (await leasesOfRequester(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
   const all = withoutOutdated(context, kept);
+  // Offers that the changed pool cannot give belong to other branches of the program.
   const mine = all.filter((lease) => isCommitted(lease) || (lease.state !== "ended" && fits(pool.spec, lease)));
   const found = await findOwn(tx, pool.spec, request, mine);
   if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
@@ -90,6 +91,22 @@ function removeShownTo(broken: Lease, program: string | undefined): Lease | unde
   return shownTo.length > 0 ? { ...broken, shownTo } : undefined;
 }
 
+/** Of offers to this owner, and of their records, those that a program was shown: it is promised nothing any more. Requests by value stay. */
+export async function retractOffers(
+  tx: WriteBuffer,
+  pool: string,
+  owner: string,
+  program: string | undefined,
+): Promise<void> {
+  for (const lease of await leasesOfRequester(tx, pool, owner)) {
+    const isOffer = lease.state === "offered" || lease.end?.wasOffer;
+    if (!isOffer || isByValue(lease) || !isShownTo(lease, program)) continue;
+    const rest = removeShownTo(lease, program);
+    if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
+    else await endLease(tx, lease, quarantineEnd(tx, lease));
+  }
+}
+
 /**
  * The last offer to this request that ended before it was claimed. If the request has a newer offer, the old one counts only if this
  * program was shown the old one and not the new one.
@@ -103,10 +120,7 @@ function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefine
     .sort((a, b) => shown(b) - shown(a) || b.updatedAt - a.updatedAt)[0];
 }
 
-/**
- * Returns the promised extents if they are free. Otherwise an up is rejected, and a preview gets a warning. If the pool was deleted and
- * made anew since, an up of a program that was not shown the promise continues.
- */
+/** Returns the promised extents if they are free. Otherwise a preview gets a warning, and an up of a program that was shown them is rejected. */
 async function recallPromise(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -115,8 +129,7 @@ async function recallPromise(
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await liveHoldersOf(tx, spec, broken.extents);
   if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
-  const isOfOtherPool = broken.end?.reason === "pool deleted" && !isShownTo(broken, request.program);
-  if (inUp && isOfOtherPool) return [undefined, []];
+  if (inUp && !isShownTo(broken, request.program)) return [undefined, []];
   const [lost, holding] = [show(tx, broken), holder && show(tx, holder)];
   if (inUp) throw promiseBrokenError(spec, lost, holding);
   return [undefined, [promiseBrokenWarning(spec, lost, holding)]];
@@ -278,7 +291,7 @@ async function grant(
   const after = await putLease(tx, own, lease, namesAndPool(request, extents, own), ends);
   // Offers count, too, so that a preview sees its own requests.
   const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
-  const warning = fullnessWarning(spec, held);
+  const warning = fullnessWarning(context.plannedSpec ?? spec, held);
   if (warning) warnings.push(warning);
   return warnings.length ? { ...after, warnings } : after;
 }

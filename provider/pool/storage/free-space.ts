@@ -6,6 +6,7 @@ import {
   intersect,
   isBoundary,
   max,
+  min,
   subtract,
   total,
   trimBoundaries,
@@ -100,8 +101,8 @@ function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { own
 }
 
 /**
- * The lowest free extent of this size in the zone, not before `from`. One seek for single values; only aligned blocks in a fragmented pool,
- * and a zone that is a part of the pool, may need several.
+ * The lowest free extent of this size in the zone, not before `from`. One seek for single values; only aligned blocks in a fragmented pool may
+ * need several, and a zone that is a part of the pool one for each of its extents.
  */
 async function lowestFree(
   tx: WriteBuffer,
@@ -110,16 +111,18 @@ async function lowestFree(
   from: bigint,
   size: bigint,
 ): Promise<Extent | undefined> {
-  const { last } = zone.at(-1)!;
-  for (let at = from; ; ) {
-    const free = await tx.first(freeFrom("f", spec.name, at));
-    if (!free || free.first > last) return undefined;
-    for (const part of intersect([{ first: max(free.first, at), last: free.last }], zone)) {
-      const start = alignUp(spec, part.first, size);
-      if (start + size - 1n <= part.last) return { first: start, last: start + size - 1n };
+  let at = from;
+  for (const part of zone) {
+    at = max(at, part.first);
+    while (at <= part.last) {
+      const free = await tx.first(freeFrom("f", spec.name, at));
+      if (!free) return undefined;
+      const start = alignUp(spec, max(free.first, at), size);
+      if (start + size - 1n <= min(free.last, part.last)) return { first: start, last: start + size - 1n };
+      at = free.first > part.last ? free.first : min(free.last, part.last) + 1n;
     }
-    at = free.last + 1n;
   }
+  return undefined;
 }
 
 function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {

@@ -137,6 +137,7 @@ describe("a pool that changes in the same run", () => {
     ["assigns none any more", { autoAssign: false }, {}, "IP_NOT_REQUESTED"],
     ["leaves the choice to another system", { allocation: "external" }, {}, "IP_NOT_REQUESTED"],
     ["reserves all addresses", { reserved: ["10.61.0.0/29"] }, {}, "POOL_EXHAUSTED"],
+    ["avoids .0 and .255", { avoidBoundaryIps: true, ranges: ["10.61.0.0"] }, {}, "POOL_EXHAUSTED"],
     ["gets another tenant", { tenant: BOB }, { tenant: ANN }, "TENANT_MISMATCH"],
     ["gets a tenant", { tenant: BOB }, {}, "TENANT_MISMATCH"],
   ])("a pool that %s: preview refuses as up does", async (_, after, request, code) => {
@@ -169,6 +170,158 @@ describe("a pool that changes in the same run", () => {
     const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
     expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
     expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test.each<[change: string, after: Values, requests: Values[], code: string]>([
+    [
+      "gets only addresses for requests",
+      { ranges: ["10.61.0.0/30"], reserved: ["10.61.0.1"], staticOnly: ["10.61.0.2/31"] },
+      [{}],
+      "POOL_EXHAUSTED",
+    ],
+    ["shrinks and reserves less", { ranges: ["10.61.0.0"] }, [{}], "POOL_EXHAUSTED"],
+    ["gets one address for two resources", {}, [{}, {}], "POOL_EXHAUSTED"],
+    ["gets an address that two resources request", {}, [{ ip: "10.61.0.1" }, { ip: "10.61.0.1" }], "IP_IN_USE"],
+    [
+      "grows beyond its quota",
+      { ranges: ["10.61.0.0/29"], quota: { maxReservations: 1 } },
+      [{ ip: "10.61.0.4" }],
+      "POOL_QUOTA",
+    ],
+  ])("a full pool that %s: preview refuses as up does", async (_, after, requests, code) => {
+    const pool = await stage.make("IPPool", "lb", { ...LOWEST, ranges: ["10.61.0.0/31"], reserved: ["10.61.0.1"] });
+    await stage.make("IPReservation", "held", inPool(pool, { ip: "10.61.0.0" }));
+    const news = { ...LOWEST, ranges: ["10.61.0.0/31"], ...after };
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", news, pool);
+    const [last, ...others] = requests.toReversed().map((request) => inPool(changed, request));
+    for (const [i, request] of others.entries()) await stage.preview("IPReservation", `r${i}`, request);
+    expect(await stage.refusal("IPReservation", "last", last!)).toMatch(new RegExp(`^${code}: `));
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, news);
+    const inUp = requests.toReversed().map((request) => inPool(now, request));
+    for (const [i, request] of inUp.slice(1).entries()) await stage.make("IPReservation", `r${i}`, request);
+    expect(await stage.refusal("IPReservation", "last", inUp[0]!)).toMatch(new RegExp(`^${code}: `));
+  });
+
+  test.each<[what: string, before: Values, after: Values]>([
+    ["moves", {}, { ranges: ["10.62.0.0/29"] }],
+    ["grows and reserves the rest", {}, { ranges: ["10.61.0.0/28"], reserved: ["10.61.0.0/29"] }],
+    ["is replaced and reserves the address", {}, { type: "clusterIP", reserved: ["10.61.0.0"] }],
+  ])("a pool that %s: an offer of an earlier preview is no promise any more", async (_, before, after) => {
+    const pool = await stage.make("IPPool", "lb", { ...LOWEST, ...before });
+    const news = { ...LOWEST, ...after };
+    stage.program = "main";
+    stage.newRun();
+    expect(await stage.preview("IPReservation", "new", inPool(pool))).toMatchObject({ ip: "10.61.0.0" });
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", news, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: UNKNOWN });
+    stage.newRun();
+    if ("type" in after) await stage.of("IPPool").delete(pool);
+    const now =
+      "type" in after ? await stage.make("IPPool", "lb", news) : await stage.change("IPPool", "lb", pool, news);
+    expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: expect.stringMatching(/^10/) });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("an offer that was shown to another branch stays a promise to it", async () => {
+    const pool = await stage.make("IPPool", "lb", LOWEST);
+    for (const program of ["main", "branch"]) {
+      stage.program = program;
+      stage.newRun();
+      await stage.preview("IPReservation", "new", inPool(pool));
+    }
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ranges: ["10.62.0.0/29"] }, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: UNKNOWN });
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ranges: ["10.62.0.0/29"] });
+    stage.program = "main";
+    const caller = { owner: ownerOf("IPReservation", "new"), dryRun: false, program: "main" };
+    const { failures } = await stage.of("IPReservation").check(caller, undefined, inPool(now));
+    expect(failures[0]?.reason).toMatch(/^PLAN_STALE: /);
+    stage.program = "branch";
+    expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.62.0.0" });
+  });
+
+  test("a resource that holds its address keeps it in a pool that assigns none any more", async () => {
+    const pool = await stage.make("IPPool", "lb", LOWEST);
+    const held = await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...LOWEST, autoAssign: false }, pool);
+    expect(await stage.preview("IPReservation", "a", inPool(changed))).toMatchObject({ ip: held.ip });
+  });
+
+  test("an offer of another branch that a moved pool loses does not count in its quota", async () => {
+    const limited = { ...LOWEST, quota: { maxReservations: 1 } };
+    const pool = await stage.make("IPPool", "lb", limited);
+    stage.program = "branch";
+    stage.newRun();
+    await stage.preview("IPReservation", "theirs", inPool(pool));
+    stage.program = "main";
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...limited, ranges: ["10.61.0.4-10.61.0.20"] }, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: "10.61.0.4" });
+  });
+
+  test("a quarantined address that the changed pool avoids stays quarantined, and no warning names it", async () => {
+    const pool = await stage.make("IPPool", "lb", { ...LOWEST, ranges: ["10.61.0.0/31"] });
+    const gone = [
+      await stage.make("IPReservation", "a", inPool(pool)),
+      await stage.make("IPReservation", "b", inPool(pool)),
+    ];
+    for (const props of gone) await stage.of("IPReservation").delete(props);
+    stage.newRun();
+    stage.warnings.splice(0);
+    const news = { ...LOWEST, ranges: ["10.61.0.0/31"], avoidBoundaryIps: true };
+    const changed = await stage.preview("IPPool", "lb", news, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: "10.61.0.1" });
+    expect(stage.warnings.filter((text) => text.includes("10.61.0.0 "))).toEqual([]);
+    expect((await stage.pool.leases("pool/lb")).map(({ state }) => state)).toContain("quarantined");
+  });
+
+  test("a network that reclaims runner ids from now on: the id of a new runner is not shown", async () => {
+    const subnets = "10.128.0.0/12/1/19";
+    const network = await stage.network("training", { subnets });
+    const held = await stage.pool.leases("network/training");
+    expect(held).toEqual([]);
+    await stage.runner("r1", "192.0.2.11");
+    stage.newRun();
+    const news = networkInputs({ subnets, onExhausted: "reclaimInactive" });
+    await stage.preview("OverlayNetwork", "training", news, network);
+    const runner = runnerInputs("training", "192.0.2.12");
+    expect(await stage.preview("RunnerSubnet", "r2", runner)).toMatchObject({ runnerId: UNKNOWN });
+  });
+
+  test("the order of a replacement follows the quota after the change", async () => {
+    const limited = { ...LOWEST, quota: { maxReservations: 1 } };
+    const pool = await stage.make("IPPool", "lb", limited);
+    const held = await stage.make("IPReservation", "a", inPool(pool, { ip: "10.61.0.1" }));
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...LOWEST, quota: { maxReservations: 5 } }, pool);
+    const shown = await stage.preview("IPReservation", "a", inPool(changed, { ip: "10.61.0.2" }), held);
+    expect(await stage.of("IPReservation").diff(held, shown)).toMatchObject({ deleteBeforeReplace: false });
+  });
+
+  test("a request by tenant and type does not get an address of a pool that goes to another tenant", async () => {
+    const mine = { ...LOWEST, type: "clusterIP", tenant: ANN };
+    const pool = await stage.make("IPPool", "lb", mine);
+    stage.newRun();
+    await stage.preview("IPPool", "lb", { ...mine, tenant: BOB }, pool);
+    const request = { tenant: ANN, type: "clusterIP" };
+    const { ip } = await stage.preview("IPReservation", "new", request);
+    stage.newRun();
+    await stage.change("IPPool", "lb", pool, { ...mine, tenant: BOB });
+    expect(await stage.make("IPReservation", "new", request)).toMatchObject({ ip });
+  });
+
+  test("a pool that moves warns by the addresses that it gets", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ranges: ["10.61.0.255-10.61.3.255"] }, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: "10.61.0.255" });
+    expect(stage.warnings).toEqual([]);
   });
 
   test("a pool that reserves an address which was offered: a branch that does so is offered another one", async () => {

@@ -99,6 +99,7 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
   close: [["deploy", ({ lease }) => at(lease)]],
   release: [["deploy", ({ lease }) => at(lease)]],
   withdraw: [["preview", ({ offer }) => at(offer)]],
+  retract: [["preview", ({ pool, offer }) => ({ pool, owner: offer.owner })]],
   touch: [["deploy", ({ lease }) => at(lease)]],
   signTokens: [["deploy", ({ lease }) => ({ leases: [at(lease)] })]],
   openToken: [["preview", ({ signed }) => ({ token: signed })]],
