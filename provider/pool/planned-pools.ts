@@ -21,8 +21,8 @@ export class PlannedPools {
   readonly #byPool = new Map<string, Replacement>();
   /** How many values each owner requests in a pool that is replaced, by name of the pool. */
   readonly #requested = new Map<string, Map<string, bigint>>();
-  /** Uids of leases whose resources Pulumi deletes before the pool. */
-  readonly #ending = new Set<string>();
+  /** Leases whose resources Pulumi deletes before the pool, by uid. */
+  readonly #ending = new Map<string, Lease>();
   /** The check before the first delete. It reads all leases, once for all deletes. */
   readonly #verified = new Map<Replacement, Promise<unknown>>();
 
@@ -100,12 +100,16 @@ export class PlannedPools {
     return spec?.name !== request.pool || canGive(spec, request, extents);
   }
 
-  markEnding({ uid }: Pick<Lease, "uid">): void {
-    this.#ending.add(uid);
+  markEnding(lease: Lease): void {
+    this.#ending.set(lease.uid, lease);
   }
 
   isEnding({ uid }: Pick<Lease, "uid">): boolean {
     return this.#ending.has(uid);
+  }
+
+  endingOf(owner: string): Lease[] {
+    return [...this.#ending.values()].filter((lease) => lease.owner === owner);
   }
 
   /** Refuses a lease that its owner keeps, in a pool that is replaced. */

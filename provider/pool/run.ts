@@ -4,33 +4,37 @@ import { takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
-import type {
-  AccessToken,
-  AmendOptions,
-  By,
-  Changes,
-  Condition,
-  ExistingLease,
-  ExpectedToken,
-  Extent,
-  ImportOptions,
-  ImportResult,
-  Lease,
-  LeaseFilter,
-  OfferOptions,
-  Pool,
-  PoolPage,
-  PoolSpec,
-  Replacement,
-  Request,
-  StoreIdentity,
-  StoreVersion,
+import {
+  type AccessToken,
+  type AmendOptions,
+  type By,
+  type Changes,
+  type Condition,
+  type ExistingLease,
+  type ExpectedToken,
+  type Extent,
+  type ImportOptions,
+  type ImportResult,
+  isCommitted,
+  type Lease,
+  type LeaseFilter,
+  type OfferOptions,
+  type Pool,
+  type PoolPage,
+  type PoolSpec,
+  type Replacement,
+  type Request,
+  type StoreIdentity,
+  type StoreVersion,
 } from "./types";
 
 export interface RunSettings {
   /** How long a claim waits for another resource of its stack to release the value. Seconds; default 5. */
   swapWait?: number;
 }
+
+/** How long a create waits for the delete of its resource. Milliseconds. */
+const LONGEST_DELETE = 120_000;
 
 /** The pool during one run of Pulumi: what the run plans for the resources of its stack, and the operations on the store. */
 export class PoolRun implements Pool {
@@ -182,6 +186,14 @@ export class PoolRun implements Pool {
 
   isEnding(lease: Lease): boolean {
     return this.#pools.isEnding(lease);
+  }
+
+  async untilEnded(owner: string): Promise<void> {
+    const deadline = Date.now() + LONGEST_DELETE;
+    for (const { pool, uid } of this.#pools.endingOf(owner)) {
+      const isHeld = async () => isCommitted((await this.find(pool, { uid })) ?? { state: "ended" });
+      while (Date.now() < deadline && (await isHeld())) await sleep(100);
+    }
   }
 
   mustBeReplaceable(pool: string): Promise<void> {

@@ -526,6 +526,11 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
   markEnding(lease: Lease): void;
   isEnding(lease: Lease): boolean;
+  /**
+   * Before a create: waits until such leases of this owner have ended. If a resource has left the pool that is replaced, Pulumi deletes the old
+   * one and creates the new one at the same time. Where the create ends first, its state has the resource twice, and it refuses it.
+   */
+  untilEnded(owner: string): Promise<void>;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */
   mustBeReplaceable(pool: string): Promise<void>;
   /**

@@ -211,6 +211,25 @@ describe("preview refuses what the replaced pool will refuse, before anything is
   });
 });
 
+test("a resource that leaves a replaced pool is created after its old one is deleted", async () => {
+  const other = await stage.make("IPPool", "other", { ranges: ["10.3.0.0/28"] });
+  stage.newRun();
+  await check("IPPool", "lb", CHANGED, pool);
+  await askDependent(web);
+  const { inputs } = await stage.check("IPReservation", "web", inPool(other));
+  let isCreated = false;
+  const created = stage
+    .of("IPReservation")
+    .create(inputs)
+    .finally(() => {
+      isCreated = true;
+    });
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect([isCreated, await isHeld(web)]).toEqual([false, true]);
+  await stage.of("IPReservation").delete(web);
+  expect((await created).props).toMatchObject({ ip: expect.stringMatching(/^10\.3\./) });
+});
+
 describe("a resource in a replaced pool that is also renamed", () => {
   /** Pulumi has scheduled the delete of the old name, and checks the new one with the old state. */
   async function previewRenamed(change: Values, before: Values, news: Values) {
