@@ -108,8 +108,8 @@ export class PlannedPools {
     return this.#ending.has(uid);
   }
 
-  endingOf(owner: string): Lease[] {
-    return [...this.#ending.values()].filter((lease) => lease.owner === owner);
+  get ending(): Lease[] {
+    return [...this.#ending.values()];
   }
 
   /** Refuses a lease that its owner keeps, in a pool that is replaced. */

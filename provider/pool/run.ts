@@ -79,6 +79,7 @@ export class PoolRun implements Pool {
   async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
     const plannedExtents = this.#planned.get(planKey(request));
     const plannedSpec = this.#pools.changeOf(request.pool);
+    await this.#mustNotReturn(request, movesAway);
     this.#notePlan(request, request.want);
     const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
     const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
@@ -190,7 +191,7 @@ export class PoolRun implements Pool {
 
   async untilEnded(owner: string): Promise<void> {
     const deadline = Date.now() + LONGEST_DELETE;
-    for (const { pool, uid } of this.#pools.endingOf(owner)) {
+    for (const { pool, uid } of this.#pools.ending.filter((lease) => lease.owner === owner)) {
       const isHeld = async () => isCommitted((await this.find(pool, { uid })) ?? { state: "ended" });
       while (Date.now() < deadline && (await isHeld())) await sleep(100);
     }
@@ -345,6 +346,24 @@ export class PoolRun implements Pool {
     const moves = movesAway(holder);
     if (moves) this.#releasing.add(holder.uid);
     return moves !== false;
+  }
+
+  /**
+   * Rejects a request for values that a resource gets again after its pool was replaced. In a preview its lease still holds them; in an up
+   * they are free until it is created again, and which resource is checked first is not certain.
+   */
+  async #mustNotReturn(
+    { pool, owner, formerOwner, want = [], sharingKey, takes }: Request,
+    movesAway: NonNullable<OfferOptions["movesAway"]>,
+  ): Promise<void> {
+    const isOther = (lease: Lease) => lease.pool === pool && lease.owner !== owner && lease.owner !== formerOwner;
+    const mayHave = (lease: Lease) => takes || (sharingKey !== undefined && sharingKey === lease.sharingKey);
+    const holder = this.#pools.ending.find(
+      (lease) =>
+        isOther(lease) && overlap(want, lease.extents) && !mayHave(lease) && !this.#mayBeReleased(lease, movesAway),
+    );
+    const spec = holder && (await this.spec(pool));
+    if (spec) throw takenError(spec, want[0]!, holder, owner);
   }
 
   /** Whether this run has checked the owner of an offer, and may give it these values. */

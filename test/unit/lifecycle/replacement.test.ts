@@ -230,6 +230,29 @@ test("a resource that leaves a replaced pool is created after its old one is del
   expect((await created).props).toMatchObject({ ip: expect.stringMatching(/^10\.3\./) });
 });
 
+test("a new resource does not get the address that another one gets again, in preview and up", async () => {
+  const news = { ...inPool(pool), ip: "10.2.0.7" };
+  const refusal = async (dryRun: boolean, keeps: boolean) => {
+    const caller = { owner: ownerOf("IPReservation", "new"), dryRun, movesAway: () => !keeps };
+    return (await stage.of("IPReservation").check(caller, undefined, news)).failures.map(({ reason }) => reason);
+  };
+  for (const keeps of [true, false]) {
+    const expected = keeps ? [expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)] : [];
+    stage.newRun();
+    await check("IPPool", "lb", CHANGED, pool, true);
+    await askDependent(web);
+    expect(await refusal(true, keeps)).toEqual(expected);
+  }
+  stage.newRun();
+  const { inputs } = await check("IPPool", "lb", CHANGED, pool);
+  await askDependent(web);
+  await stage.of("IPReservation").delete(web);
+  await stage.of("IPPool").delete(pool);
+  await stage.of("IPPool").create(inputs);
+  expect(await refusal(false, true)).toEqual([expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)]);
+  expect(await refusal(false, false)).toEqual([]);
+});
+
 describe("a resource in a replaced pool that is also renamed", () => {
   /** Pulumi has scheduled the delete of the old name, and checks the new one with the old state. */
   async function previewRenamed(change: Values, before: Values, news: Values) {
