@@ -120,16 +120,21 @@ function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefine
     .sort((a, b) => shown(b) - shown(a) || b.updatedAt - a.updatedAt)[0];
 }
 
-/** Returns the promised extents if they are free. Otherwise a preview gets a warning, and an up of a program that was shown them is rejected. */
+/**
+ * Returns the promised extents if they are free. Otherwise an up is rejected, and a preview gets a warning. If the pool was deleted and
+ * made anew since, or this run has changed it, an up of a program that was not shown the promise continues.
+ */
 async function recallPromise(
   tx: WriteBuffer,
   spec: PoolSpec,
-  { request, inUp }: GrantContext,
+  { request, inUp, plannedSpec }: GrantContext,
   broken: Lease,
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await liveHoldersOf(tx, spec, broken.extents);
   if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
-  if (inUp && !isShownTo(broken, request.program)) return [undefined, []];
+  const reason = broken.end?.reason;
+  const isOfOtherPool = reason === "pool deleted" || (reason === "out of range" && plannedSpec !== undefined);
+  if (inUp && isOfOtherPool && !isShownTo(broken, request.program)) return [undefined, []];
   const [lost, holding] = [show(tx, broken), holder && show(tx, holder)];
   if (inUp) throw promiseBrokenError(spec, lost, holding);
   return [undefined, [promiseBrokenWarning(spec, lost, holding)]];

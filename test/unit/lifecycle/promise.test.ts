@@ -394,6 +394,23 @@ describe("a pool that changes in the same run", () => {
   });
 });
 
+test("an up without a preview stops if its promise was taken, also if its program has changed since", async () => {
+  const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/29"], allocation: "lowest" });
+  stage.newRun();
+  stage.program = "before";
+  await stage.preview("IPReservation", "new", inPool(pool));
+  stage.pass(25 * 3600);
+  stage.newRun();
+  stage.program = "other";
+  await stage.make("IPReservation", "other", inPool(pool, { ip: "10.61.0.0" }));
+  for (const program of ["before", "changed"]) {
+    stage.newRun();
+    const caller = { owner: ownerOf("IPReservation", "new"), dryRun: false, program };
+    const { failures } = await stage.of("IPReservation").check(caller, undefined, inPool(pool));
+    expect(failures[0]?.reason).toMatch(/^PLAN_STALE: .*10\.61\.0\.0 .*::other/);
+  }
+});
+
 describe("interrupted deletes", () => {
   test("a killed delete is shown as an update, and up restores what is missing", async () => {
     const network = await stage.network();
