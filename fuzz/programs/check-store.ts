@@ -1,3 +1,4 @@
+import { isOverlayError } from "../../provider/errors";
 import { isSameStack, isStackOwner } from "../../provider/owner";
 import { openPool } from "../../provider/pool";
 import { uidOf } from "../../provider/pool/storage/leases";
@@ -17,10 +18,8 @@ export async function findStoreFaults(store: string, inStates: StateLease[]): Pr
   const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
   try {
     const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
-    const opened = (await pool.pools()).map(({ name }) => name);
-    const ports = opened.map((name) => name.replace(/^pool\//, "space/ports/"));
     const leases: Lease[] = [];
-    const names = new Set([...opened, ...ports, "space/default", "space/lab"]);
+    const names = await poolNames(pool);
     for (const name of names)
       leases.push(...(await pool.leases(name)).filter((lease) => isCommitted(lease) && isStackOwner(lease.owner)));
     const held = new Set(leases.map(({ leaseId }) => leaseId));
@@ -41,6 +40,37 @@ export async function findStoreFaults(store: string, inStates: StateLease[]): Pr
   } finally {
     await pool.end();
   }
+}
+
+/** Frees what a killed up has claimed for this stack and its state does not have, as an operator does with `overlayctl`. */
+export async function freeUnknownLeases(store: string, stack: string, leaseIds: string[]): Promise<void> {
+  const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
+  try {
+    const isUnknown = ({ owner, leaseId }: Lease) =>
+      owner.includes(`urn:pulumi:${stack}::`) && !leaseIds.includes(leaseId);
+    // A pool is released after those that are carved from it, and these after their leases.
+    for (let left = DEPTH; left > 0; left--) {
+      for (const name of await poolNames(pool))
+        for (const lease of (await pool.leases(name)).filter((each) => isCommitted(each) && isUnknown(each)))
+          await pool.release(name, lease.leaseId).catch(ignoreInUse);
+    }
+  } finally {
+    await pool.end();
+  }
+}
+
+/** Leases in a pool, in one that it is carved from, in an address space. */
+const DEPTH = 3;
+
+function ignoreInUse(error: unknown): void {
+  if (!isOverlayError(error, "POOL_IN_USE")) throw error;
+}
+
+/** All pools that leases of stacks are in. */
+async function poolNames(pool: Pool): Promise<string[]> {
+  const opened = (await pool.pools()).map(({ name }) => name);
+  const ports = opened.map((name) => name.replace(/^pool\//, "space/ports/"));
+  return [...new Set([...opened, ...ports, "space/default", "space/lab"])];
 }
 
 /**

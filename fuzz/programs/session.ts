@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
-import { findStoreFaults, type Unfinished } from "./check-store";
+import { findStoreFaults, freeUnknownLeases, type Unfinished } from "./check-store";
 import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
@@ -202,7 +202,10 @@ export class FuzzSession {
     this.counts.kills++;
     await stack.cancel();
     this.counts.ups++;
-    return { ...(await stack.up()), wasKilled: true };
+    const again = await stack.up();
+    // Its check was refused, as it would have been without the kill: no resource takes over what the killed up has claimed.
+    if (again.code !== 0) await freeUnknownLeases(this.store, stack.name, stack.leaseIds());
+    return { ...again, wasKilled: true };
   }
 
   async #destroy(step: FuzzStep & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
