@@ -131,21 +131,22 @@ async function offerLease(
     ...(prefer && { prefer }),
     ...(program && { program }),
   };
-  const unshown = async (why: string): Promise<undefined> => {
+  const leaveUnshown = async (why: string): Promise<undefined> => {
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
     await pool.retract(full);
   };
+  await pool.mustNotReturn(full, movesAway);
   if (dryRun) {
     pool.mustFitReplacement(full);
     const stored = await pool.spec(request.pool);
-    if (stored && def.sourcePool?.isReplacedInRun?.(inputs, stored)) return unshown("it is being replaced");
+    if (stored && def.sourcePool?.isReplacedInRun?.(inputs, stored)) return leaveUnshown("it is being replaced");
   }
   try {
     const lease = await pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
-    return dryRun && !pool.fitsReplacement(full, lease.extents) ? await unshown("it is being replaced") : lease;
+    return dryRun && !pool.fitsReplacement(full, lease.extents) ? await leaveUnshown("it is being replaced") : lease;
   } catch (error) {
     if (dryRun && isOverlayError(error, ...NO_VALUE) && (await pool.willGive(full)))
-      return await unshown("it is being changed, and gives them after that");
+      return await leaveUnshown("it is being changed, and gives them after that");
     throw error;
   }
 }

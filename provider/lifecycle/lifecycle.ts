@@ -123,7 +123,7 @@ export class Lifecycle {
       ...(childPool && { childPool }),
     };
     const { owner } = request;
-    await pool.untilEnded(owner);
+    for (const name of [owner, this.#formerOwners.get(owner)]) if (name !== undefined) await pool.waitUntilEnded(name);
     await def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner, tenantDefaults: deps.tenantDefaults });
     const targets = targetsOf(def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.

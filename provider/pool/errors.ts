@@ -137,11 +137,18 @@ export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
     "Request another value.",
   );
 
+export const notDeletedError = ({ pool, owner }: Lease): OverlayError =>
+  new OverlayError(
+    "POOL_IN_USE",
+    `${shortName(owner)} is not created: its old lease in ${describePool(pool)}, which is being replaced, has not been released.`,
+    "See why its delete failed, and run up again.",
+  );
+
 /** For a value that the pool has only after this run has changed it. */
 export const alsoRequestedError = (spec: PoolSpec, want: Extent, owner: string): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].taken,
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is requested by ${owner} in this run, too.`,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is requested by ${shortName(owner)} in this run, too.`,
     "Request another value for one of them.",
   );
 

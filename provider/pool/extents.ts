@@ -107,21 +107,24 @@ export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolea
  * after the change. Everything else is as before, because `after` may come from a client.
  */
 export function commonSpec(before: PoolSpec, after: PoolSpec): PoolSpec {
-  const { reserved: _, staticOnly: __, reclaimAfter: ___, quota: ____, tenant: _____, ...rest } = before;
+  const { name, kind, data, warnAtPercent } = before;
   const reserved = mergeExtents([...(before.reserved ?? []), ...(after.reserved ?? [])]);
   const staticOnly = mergeExtents([...(before.staticOnly ?? []), ...(after.staticOnly ?? [])]);
   const reclaimAfter = Math.max(before.reclaimAfter ?? Infinity, after.reclaimAfter ?? Infinity);
   return {
-    ...rest,
+    name,
+    kind,
     extents: intersect(before.extents, after.extents),
     ...(reserved.length > 0 && { reserved }),
     ...(staticOnly.length > 0 && { staticOnly }),
     allocation: before.allocation === "external" ? "external" : after.allocation,
-    ...(after.autoAssign === false && { autoAssign: false }),
-    ...(after.avoidBoundaryIps && { avoidBoundaryIps: true }),
+    ...((before.autoAssign === false || after.autoAssign === false) && { autoAssign: false }),
+    ...((before.avoidBoundaryIps || after.avoidBoundaryIps) && { avoidBoundaryIps: true }),
     ...(after.quota && { quota: after.quota }),
     ...(after.tenant && { tenant: after.tenant }),
+    ...(warnAtPercent !== undefined && { warnAtPercent }),
     ...(reclaimAfter < Infinity && { reclaimAfter }),
+    ...(data !== undefined && { data }),
   };
 }
 

@@ -3,7 +3,15 @@ import { alsoRequestedError, cannotReplaceError, exhaustedError, quotaError } fr
 import { capacityOf, commonSpec, fits, freeIn, intersect, mergeExtents, overlapsAny, total, zonesOf } from "./extents";
 import type { Operations } from "./operations";
 import { canGive, mustAllowBlocks, mustAssign, mustBeGivable } from "./rules/pools";
-import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
+import {
+  type Extent,
+  isCommitted,
+  isWithinQuota,
+  type Lease,
+  type PoolSpec,
+  type Replacement,
+  type Request,
+} from "./types";
 
 /**
  * Pools that one run changes in place, or replaces. A preview changes no pool, so offers in it have to respect what the pool will be.
@@ -15,8 +23,8 @@ import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement
 export class PlannedPools {
   /** What pools that change in place will be, by their names. */
   readonly #changed = new Map<string, PoolSpec>();
-  /** Values in changed pools for requests that they can give nothing before, by pool and owner. They are counted, but not promised. */
-  readonly #later = new Map<string, Map<string, Extent[]>>();
+  /** Requests that a changed pool can give values only after the change, by pool and owner. They are counted, but promised nothing. */
+  readonly #later = new Map<string, Map<string, Request>>();
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
   /** How many values each owner requests in a pool that is replaced, by name of the pool. */
@@ -30,6 +38,8 @@ export class PlannedPools {
     private readonly operations: Pick<Operations, "spec" | "leases" | "poolsEndingWith">,
     /** Uids of leases that their owners keep in this run. */
     private readonly kept: ReadonlySet<string>,
+    /** Whether this run has checked the owner of an offer, and may give it these values. */
+    private readonly isPlanned: (offer: Lease) => boolean,
   ) {}
 
   planChange(spec: PoolSpec): void {
@@ -46,7 +56,7 @@ export class PlannedPools {
    * ones: how many values they need is decided when they are claimed. Rejects a request that the changed pool will refuse, too.
    */
   async willGive(request: Request): Promise<boolean> {
-    const { pool, owner, want, within, also = [], size = 1n, sharingKey } = request;
+    const { pool, owner, want, sharingKey } = request;
     const planned = this.#changed.get(pool);
     const stored = planned && (await this.operations.spec(pool));
     if (!planned || !stored) return false;
@@ -54,22 +64,31 @@ export class PlannedPools {
     for (const extent of want ?? []) mustBeGivable(planned, extent);
     if (!want) mustAssign(planned);
     if (want && fits(commonSpec(stored, planned), { extents: want })) return false;
-    const held = (await this.operations.leases(pool)).filter(
-      (lease) => lease.state !== "quarantined" && lease.owner !== owner,
-    );
-    const later = this.#later.get(pool) ?? new Map<string, Extent[]>();
+    const later = this.#later.get(pool) ?? new Map<string, Request>();
     this.#later.set(pool, later);
     later.delete(owner);
-    const taken = [...held.flatMap(({ extents }) => extents), ...[...later.values()].flat()];
-    const rival = [...later].find(([, extents]) => want?.some((extent) => overlapsAny(extents, extent)));
-    if (rival) throw alsoRequestedError(planned, want![0]!, rival[0]);
-    const extents = want ?? findLowest(planned, [within, ...also], size, taken);
-    if (!extents) return (planned.reclaimAfter ?? Infinity) < (stored.reclaimAfter ?? Infinity);
+    const others = [...later.values()];
+    const rival = others.find((other) => want?.some((extent) => overlapsAny(other.want ?? [], extent)));
+    if (rival) throw alsoRequestedError(planned, want![0]!, rival.owner);
+    const held = (await this.operations.leases(pool)).filter((lease) => this.#countsFor(request, lease));
+    const requests = [...others, request].sort((a, b) => Number(b.want !== undefined) - Number(a.want !== undefined));
+    const taken = place(
+      planned,
+      requests,
+      held.flatMap(({ extents }) => extents),
+    );
+    if (!taken) return (planned.reclaimAfter ?? Infinity) < (stored.reclaimAfter ?? Infinity);
     if (sharingKey !== undefined) return true;
-    later.set(owner, extents);
-    const would = { leases: held.length + later.size, values: total(mergeExtents([...taken, ...extents])) };
+    later.set(owner, request);
+    const would = { leases: held.length + later.size, values: total(mergeExtents(taken)) };
     if (!isWithinQuota(planned, would.leases, would.values)) throw quotaError(planned, would);
     return true;
+  }
+
+  /** Not a lease of the same owner, and no offer that the request may evict. */
+  #countsFor(request: Request, lease: Lease): boolean {
+    if (lease.owner === request.owner || lease.state === "quarantined") return false;
+    return isCommitted(lease) || !isSameStack(lease.owner, request.owner) || this.isPlanned(lease);
   }
 
   /** Resources of the same stack are expected to refer to the pool, unless they were checked before it. */
@@ -148,23 +167,18 @@ export class PlannedPools {
 /** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
 
-/** For each of these ranges, the lowest block of this size that the pool can choose in it; undefined if one has none. */
-function findLowest(
-  spec: PoolSpec,
-  ranges: (Extent | undefined)[],
-  size: bigint,
-  taken: Extent[],
-): Extent[] | undefined {
-  const found: Extent[] = [];
-  for (const within of ranges) {
-    const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
-    const starts = freeIn(spec, zone, [...taken, ...found]).map(({ first, last }) => ({
-      first: ((first + size - 1n) / size) * size,
-      last,
-    }));
-    const start = starts.find(({ first, last }) => first + size - 1n <= last);
-    if (!start) return undefined;
-    found.push({ first: start.first, last: start.first + size - 1n });
+/** What is taken when all these requests have got values, the lowest that are free; undefined if one gets none. */
+function place(spec: PoolSpec, requests: Request[], held: Extent[]): Extent[] | undefined {
+  const taken = [...held];
+  for (const { want, within, also = [], size = 1n } of requests) {
+    taken.push(...(want ?? []));
+    for (const range of want ? [] : [within, ...also]) {
+      const zone = range ? intersect(zonesOf(spec).automatic, [range]) : zonesOf(spec).automatic;
+      const starts = freeIn(spec, zone, taken).map(({ first, last }) => [((first + size - 1n) / size) * size, last]);
+      const [start] = starts.find(([first, last]) => first! + size - 1n <= last!) ?? [];
+      if (start === undefined) return undefined;
+      taken.push({ first: start, last: start + size - 1n });
+    }
   }
-  return found;
+  return taken;
 }

@@ -1,9 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
-import { takenError } from "./errors";
+import { isSameTenant } from "../owner";
+import { notDeletedError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
+import { sharingKeyOf } from "./storage/leases";
 import {
   type AccessToken,
   type AmendOptions,
@@ -33,8 +35,8 @@ export interface RunSettings {
   swapWait?: number;
 }
 
-/** How long a create waits for the delete of its resource. Milliseconds. */
-const LONGEST_DELETE = 120_000;
+/** How long a create waits for the delete of its resource. */
+const LONGEST_DELETE_MS = 120_000;
 
 /** The pool during one run of Pulumi: what the run plans for the resources of its stack, and the operations on the store. */
 export class PoolRun implements Pool {
@@ -61,7 +63,7 @@ export class PoolRun implements Pool {
     readonly operations: Operations,
     private readonly settings: RunSettings,
   ) {
-    this.#pools = new PlannedPools(operations, this.#kept);
+    this.#pools = new PlannedPools(operations, this.#kept, (offer) => this.#isPlanned(offer));
   }
 
   session(options: { actor: string }): Pool {
@@ -79,7 +81,6 @@ export class PoolRun implements Pool {
   async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
     const plannedExtents = this.#planned.get(planKey(request));
     const plannedSpec = this.#pools.changeOf(request.pool);
-    await this.#mustNotReturn(request, movesAway);
     this.#notePlan(request, request.want);
     const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
     const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
@@ -177,6 +178,21 @@ export class PoolRun implements Pool {
     this.#pools.mustFitReplacement(request);
   }
 
+  async mustNotReturn(request: Request, movesAway: OfferOptions["movesAway"] = () => undefined): Promise<void> {
+    const { pool, owner, formerOwner, type, tenant, want = [], takes } = request;
+    const key = sharingKeyOf(request);
+    const mayHave = (lease: Lease) =>
+      (takes && lease.type === type && isSameTenant(lease.tenant, tenant)) ||
+      (key !== undefined && key === sharingKeyOf(lease)) ||
+      this.#mayBeReleased(lease, movesAway);
+    const others = this.#pools.ending.filter(
+      (lease) => lease.pool === pool && ![owner, formerOwner].includes(lease.owner),
+    );
+    const holder = others.find((lease) => overlap(want, lease.extents) && !mayHave(lease));
+    const spec = holder && (await this.spec(pool));
+    if (spec) throw takenError(spec, want[0]!, holder, owner);
+  }
+
   fitsReplacement(request: Request, extents: Extent[]): boolean {
     return this.#pools.fitsReplacement(request, extents);
   }
@@ -189,11 +205,15 @@ export class PoolRun implements Pool {
     return this.#pools.isEnding(lease);
   }
 
-  async untilEnded(owner: string): Promise<void> {
-    const deadline = Date.now() + LONGEST_DELETE;
+  async waitUntilEnded(owner: string): Promise<void> {
+    const deadline = Date.now() + LONGEST_DELETE_MS;
     for (const { pool, uid } of this.#pools.ending.filter((lease) => lease.owner === owner)) {
-      const isHeld = async () => isCommitted((await this.find(pool, { uid })) ?? { state: "ended" });
-      while (Date.now() < deadline && (await isHeld())) await sleep(100);
+      for (;;) {
+        const lease = await this.find(pool, { uid });
+        if (!lease || !isCommitted(lease)) break;
+        if (Date.now() > deadline) throw notDeletedError(lease);
+        await sleep(100);
+      }
     }
   }
 
@@ -346,24 +366,6 @@ export class PoolRun implements Pool {
     const moves = movesAway(holder);
     if (moves) this.#releasing.add(holder.uid);
     return moves !== false;
-  }
-
-  /**
-   * Rejects a request for values that a resource gets again after its pool was replaced. In a preview its lease still holds them; in an up
-   * they are free until it is created again, and which resource is checked first is not certain.
-   */
-  async #mustNotReturn(
-    { pool, owner, formerOwner, want = [], sharingKey, takes }: Request,
-    movesAway: NonNullable<OfferOptions["movesAway"]>,
-  ): Promise<void> {
-    const isOther = (lease: Lease) => lease.pool === pool && lease.owner !== owner && lease.owner !== formerOwner;
-    const mayHave = (lease: Lease) => takes || (sharingKey !== undefined && sharingKey === lease.sharingKey);
-    const holder = this.#pools.ending.find(
-      (lease) =>
-        isOther(lease) && overlap(want, lease.extents) && !mayHave(lease) && !this.#mayBeReleased(lease, movesAway),
-    );
-    const spec = holder && (await this.spec(pool));
-    if (spec) throw takenError(spec, want[0]!, holder, owner);
   }
 
   /** Whether this run has checked the owner of an offer, and may give it these values. */

@@ -521,6 +521,11 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   planReplacement(replacement: Replacement): Promise<void>;
   /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
   mustFitReplacement(request: Request): void;
+  /**
+   * Rejects a request for values that another resource gets again after its pool was replaced. In a preview its lease still holds them; in
+   * an up they are free until it is created again, and the order in which the two are checked is not fixed.
+   */
+  mustNotReturn(request: Request, movesAway?: OfferOptions["movesAway"]): Promise<void>;
   /** In a preview: whether the pool can still give these values to the request once it was replaced; true if it is not replaced. */
   fitsReplacement(request: Request, extents: Extent[]): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
@@ -528,9 +533,10 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   isEnding(lease: Lease): boolean;
   /**
    * Before a create: waits until such leases of this owner have ended. If a resource has left the pool that is replaced, Pulumi deletes the old
-   * one and creates the new one at the same time. Where the create ends first, its state has the resource twice, and it refuses it.
+   * one and creates the new one at the same time. Where the create ends first, Pulumi writes a state with two resources of one name, and refuses
+   * to read it.
    */
-  untilEnded(owner: string): Promise<void>;
+  waitUntilEnded(owner: string): Promise<void>;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */
   mustBeReplaceable(pool: string): Promise<void>;
   /**

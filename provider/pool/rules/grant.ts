@@ -1,7 +1,7 @@
 import { isSameTenant } from "../../owner";
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
 import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
-import { countsKey, leaseKey } from "../storage/keys";
+import { countsKey, leaseKey, leasesOf, poolKey } from "../storage/keys";
 import {
   appendHistory,
   holdersOf,
@@ -20,7 +20,7 @@ import { omitUndefined, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, isShownTo, type Lease, type PoolSpec, type Request } from "../types";
-import { isOwnedBy, leasesOfRequester, ownLeases, show } from "./access";
+import { isOwnedBy, leasesOfRequester, mayChange, ownLeases, show } from "./access";
 import { amend } from "./amend";
 import {
   answersRequest,
@@ -91,20 +91,28 @@ function removeShownTo(broken: Lease, program: string | undefined): Lease | unde
   return shownTo.length > 0 ? { ...broken, shownTo } : undefined;
 }
 
-/** Of offers to this owner, and of their records, those that a program was shown: it is promised nothing any more. Requests by value stay. */
+/**
+ * Removes a program from offers to this owner that it was shown, and from their records: it is promised nothing any more. The same in the
+ * child pools of these offers. Requests by value stay.
+ */
 export async function retractOffers(
   tx: WriteBuffer,
   pool: string,
   owner: string,
   program: string | undefined,
 ): Promise<void> {
-  for (const lease of await leasesOfRequester(tx, pool, owner)) {
-    const isOffer = lease.state === "offered" || lease.end?.wasOffer;
-    if (!isOffer || isByValue(lease) || !isShownTo(lease, program)) continue;
-    const rest = removeShownTo(lease, program);
-    if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
-    else await endLease(tx, lease, quarantineEnd(tx, lease));
-  }
+  if (!(await tx.get(poolKey(pool)))) return;
+  for (const lease of await leasesOfRequester(tx, pool, owner)) await retractOffer(tx, lease, program);
+}
+
+async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
+  const wasShown = program === undefined ? lease.shownTo === undefined : lease.shownTo?.includes(program);
+  if (!(lease.state === "offered" || lease.end?.wasOffer) || isByValue(lease) || !wasShown) return;
+  for (const inside of lease.childPool ? await tx.all(leasesOf(lease.childPool)) : [])
+    if (mayChange(tx, inside)) await retractOffer(tx, inside, program);
+  const rest = removeShownTo(lease, program);
+  if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
+  else await endLease(tx, lease, quarantineEnd(tx, lease));
 }
 
 /**
@@ -132,8 +140,7 @@ async function recallPromise(
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await liveHoldersOf(tx, spec, broken.extents);
   if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
-  const reason = broken.end?.reason;
-  const isOfOtherPool = reason === "pool deleted" || (reason === "out of range" && plannedSpec !== undefined);
+  const isOfOtherPool = broken.end?.reason === "pool deleted" || (plannedSpec !== undefined && !holder);
   if (inUp && isOfOtherPool && !isShownTo(broken, request.program)) return [undefined, []];
   const [lost, holding] = [show(tx, broken), holder && show(tx, holder)];
   if (inUp) throw promiseBrokenError(spec, lost, holding);

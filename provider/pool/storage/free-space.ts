@@ -102,7 +102,7 @@ function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { own
 
 /**
  * The lowest free extent of this size in the zone, not before `from`. One seek for single values; only aligned blocks in a fragmented pool may
- * need several, and a zone that is a part of the pool one for each of its extents.
+ * need several.
  */
 async function lowestFree(
   tx: WriteBuffer,
@@ -112,14 +112,16 @@ async function lowestFree(
   size: bigint,
 ): Promise<Extent | undefined> {
   let at = from;
+  let free: Extent | undefined;
   for (const part of zone) {
     at = max(at, part.first);
     while (at <= part.last) {
-      const free = await tx.first(freeFrom("f", spec.name, at));
+      if (!free || free.last < at) free = await tx.first(freeFrom("f", spec.name, at));
       if (!free) return undefined;
       const start = alignUp(spec, max(free.first, at), size);
-      if (start + size - 1n <= min(free.last, part.last)) return { first: start, last: start + size - 1n };
-      at = free.first > part.last ? free.first : min(free.last, part.last) + 1n;
+      const last = min(free.last, part.last);
+      if (start + size - 1n <= last) return { first: start, last: start + size - 1n };
+      at = last + 1n;
     }
   }
   return undefined;

@@ -245,6 +245,78 @@ describe("a pool that changes in the same run", () => {
     expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.62.0.0" });
   });
 
+  test("a child pool that is not shown any more: what its preview has shown in it is no promise either", async () => {
+    const parent = { ranges: ["10.61.0.0/24"], allocation: "lowest" };
+    const moved = { ...parent, ranges: ["10.62.0.0/24"] };
+    const carve = (pool: Values) => ({ parent: inPool(pool).pool, prefixLength: 28, allocation: "lowest" });
+    const before = await stage.make("IPPool", "p", parent);
+    stage.program = "main";
+    stage.newRun();
+    const shown = await stage.preview("IPPool", "c", carve(before));
+    expect(await stage.preview("IPReservation", "r", inPool(shown))).toMatchObject({ ip: "10.61.0.0" });
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "p", moved, before);
+    expect(await stage.preview("IPPool", "c", carve(changed))).toMatchObject({ ranges: UNKNOWN });
+    stage.newRun();
+    const now = await stage.change("IPPool", "p", before, moved);
+    const child = await stage.make("IPPool", "c", carve(now));
+    expect(await stage.make("IPReservation", "r", inPool(child))).toMatchObject({ ip: "10.62.0.0" });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("an expired offer to another branch, which a moved pool cannot give, does not stop an up", async () => {
+    const moved = { ...LOWEST, ranges: ["10.62.0.0/29"] };
+    const pool = await stage.make("IPPool", "lb", LOWEST);
+    stage.program = "branch";
+    stage.newRun();
+    await stage.preview("IPReservation", "new", inPool(pool));
+    stage.pass(25 * 3600);
+    stage.program = "main";
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", moved, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: UNKNOWN });
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, moved);
+    expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.62.0.0" });
+  });
+
+  test("a full pool that grows gives a requested address, whichever resource is checked first", async () => {
+    for (const order of [
+      ["auto", "pinned"],
+      ["pinned", "auto"],
+    ]) {
+      stage = await Stage.up();
+      const pool = await stage.make("IPPool", "lb", { ...LOWEST, ranges: ["10.61.0.0"] });
+      await stage.make("IPReservation", "held", inPool(pool));
+      stage.newRun();
+      const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ranges: ["10.61.0.0/30"] }, pool);
+      for (const name of order) {
+        const request = inPool(changed, name === "pinned" ? { ip: "10.61.0.1" } : {});
+        expect(await stage.preview("IPReservation", name, request)).toMatchObject({ ip: UNKNOWN });
+      }
+    }
+  });
+
+  test.each<[what: string, before: Values, after: Values, request: Values]>([
+    ["in its quota", { quota: { maxReservations: 2 } }, { ranges: ["10.61.0.0/28"] }, { ip: "10.61.0.9" }],
+    ["on addresses for requests", { staticOnly: ["10.61.0.1-10.61.0.7"] }, {}, {}],
+  ])("an offer of another branch does not count %s", async (_, before, after, request) => {
+    const rules = { ...LOWEST, ...(before.quota ? before : {}) };
+    const pool = await stage.make("IPPool", "lb", { ...LOWEST, ...before });
+    await stage.make("IPReservation", "held", inPool(pool, { ip: "10.61.0.0" }));
+    stage.program = "branch";
+    stage.newRun();
+    for (let i = 1; i <= (before.quota ? 1 : 7); i++)
+      await stage.preview("IPReservation", `theirs${i}`, inPool(pool, { ip: `10.61.0.${i}` }));
+    stage.program = "main";
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "lb", { ...rules, ...after }, pool);
+    expect(await stage.preview("IPReservation", "new", inPool(changed, request))).toMatchObject({ ip: UNKNOWN });
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, { ...rules, ...after });
+    await stage.make("IPReservation", "new", inPool(now, request));
+  });
+
   test("a resource that holds its address keeps it in a pool that assigns none any more", async () => {
     const pool = await stage.make("IPPool", "lb", LOWEST);
     const held = await stage.make("IPReservation", "a", inPool(pool));

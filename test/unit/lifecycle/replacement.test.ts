@@ -211,47 +211,60 @@ describe("preview refuses what the replaced pool will refuse, before anything is
   });
 });
 
-test("a resource that leaves a replaced pool is created after its old one is deleted", async () => {
-  const other = await stage.make("IPPool", "other", { ranges: ["10.3.0.0/28"] });
-  stage.newRun();
-  await check("IPPool", "lb", CHANGED, pool);
-  await askDependent(web);
-  const { inputs } = await stage.check("IPReservation", "web", inPool(other));
-  let isCreated = false;
-  const created = stage
-    .of("IPReservation")
-    .create(inputs)
-    .finally(() => {
+test.each(["web", "renamed"])(
+  "a resource that leaves a replaced pool is created as %s after its old one is deleted",
+  async (name) => {
+    const other = await stage.make("IPPool", "other", { ranges: ["10.3.0.0/28"] });
+    stage.newRun();
+    await check("IPPool", "lb", CHANGED, pool);
+    await askDependent(web);
+    const lifecycle = stage.of("IPReservation");
+    const olds = name === "web" ? undefined : pickInputs(resourceOf("IPReservation"), web);
+    const { inputs } = await lifecycle.check(
+      { owner: ownerOf("IPReservation", name), dryRun: false },
+      olds,
+      inPool(other),
+    );
+    let isCreated = false;
+    const created = lifecycle.create(inputs).finally(() => {
       isCreated = true;
     });
-  await new Promise((resolve) => setTimeout(resolve, 300));
-  expect([isCreated, await isHeld(web)]).toEqual([false, true]);
-  await stage.of("IPReservation").delete(web);
-  expect((await created).props).toMatchObject({ ip: expect.stringMatching(/^10\.3\./) });
-});
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    expect([isCreated, await isHeld(web)]).toEqual([false, true]);
+    await stage.of("IPReservation").delete(web);
+    expect((await created).props).toMatchObject({ ip: expect.stringMatching(/^10\.3\./) });
+  },
+);
 
-test("a new resource does not get the address that another one gets again, in preview and up", async () => {
-  const news = { ...inPool(pool), ip: "10.2.0.7" };
-  const refusal = async (dryRun: boolean, keeps: boolean) => {
-    const caller = { owner: ownerOf("IPReservation", "new"), dryRun, movesAway: () => !keeps };
-    return (await stage.of("IPReservation").check(caller, undefined, news)).failures.map(({ reason }) => reason);
-  };
-  for (const keeps of [true, false]) {
-    const expected = keeps ? [expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)] : [];
+test.each<[change: string, changed: Values]>([
+  ["its type", CHANGED],
+  ["its type and ranges", { ...CHANGED, ranges: ["10.2.0.0/27"] }],
+])(
+  "a new resource does not get the address that another one gets again after a change of %s, in preview and up",
+  async (_, changed) => {
+    const news = { ...inPool(pool), ip: "10.2.0.7" };
+    const refusal = async (dryRun: boolean, keeps: boolean) => {
+      const caller = { owner: ownerOf("IPReservation", "new"), dryRun, movesAway: () => !keeps };
+      return (await stage.of("IPReservation").check(caller, undefined, news)).failures.map(({ reason }) => reason);
+    };
+    for (const keeps of [true, false]) {
+      const expected = keeps ? [expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)] : [];
+      stage.newRun();
+      const replaced = await check("IPPool", "lb", changed, pool, true);
+      Object.assign(news, inPool(replaced.inputs));
+      await askDependent(web);
+      expect(await refusal(true, keeps)).toEqual(expected);
+    }
     stage.newRun();
-    await check("IPPool", "lb", CHANGED, pool, true);
+    const { inputs } = await check("IPPool", "lb", changed, pool);
     await askDependent(web);
-    expect(await refusal(true, keeps)).toEqual(expected);
-  }
-  stage.newRun();
-  const { inputs } = await check("IPPool", "lb", CHANGED, pool);
-  await askDependent(web);
-  await stage.of("IPReservation").delete(web);
-  await stage.of("IPPool").delete(pool);
-  await stage.of("IPPool").create(inputs);
-  expect(await refusal(false, true)).toEqual([expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)]);
-  expect(await refusal(false, false)).toEqual([]);
-});
+    await stage.of("IPReservation").delete(web);
+    await stage.of("IPPool").delete(pool);
+    await stage.of("IPPool").create(inputs);
+    expect(await refusal(false, true)).toEqual([expect.stringMatching(/^IP_IN_USE: .* is reserved by .*::web\./)]);
+    expect(await refusal(false, false)).toEqual([]);
+  },
+);
 
 describe("a resource in a replaced pool that is also renamed", () => {
   /** Pulumi has scheduled the delete of the old name, and checks the new one with the old state. */
