@@ -225,9 +225,9 @@ export async function claim(tx: WriteBuffer, context: GrantContext): Promise<Lea
   return lease;
 }
 
-/** Whether a lease has no more values than the offer that was counted for it. */
-const isCoveredBy = (offer: Lease, { extents }: Lease): boolean =>
-  !offer.waitsFor && total(extents) <= total(offer.extents);
+/** Whether a lease has no more values than what was counted for it. A quarantined lease was not. */
+const isCoveredBy = (counted: Lease, { extents }: Lease): boolean =>
+  counted.state !== "quarantined" && !counted.waitsFor && total(extents) <= total(counted.extents);
 
 /** The answer to a retried claim: the lease of the first claim, if it still answers the request. */
 async function claimAgain(tx: WriteBuffer, spec: PoolSpec, request: Request, held: Lease): Promise<Lease> {

@@ -483,6 +483,25 @@ test("an up without a preview stops if its promise was taken, also if its progra
   }
 });
 
+test.each([
+  ["new", "lost"],
+  ["lost", "new"],
+])(
+  "a resource whose lease has ended counts in the quota, too: of %s and %s, preview refuses the second",
+  async (...order) => {
+    const pool = await stage.make("IPPool", "few", { ranges: ["10.61.0.0/28"], quota: { maxReservations: 2 } });
+    await stage.make("IPReservation", "held", inPool(pool));
+    const lost = await stage.make("IPReservation", "lost", inPool(pool));
+    await stage.of("IPReservation").delete(lost);
+    stage.newRun();
+    const [first, second] = order.map(
+      (name) => ["IPReservation", name, inPool(pool), name === "lost" ? lost : undefined] as const,
+    );
+    await stage.preview(...first!);
+    expect(await stage.refusal(...second!)).toMatch(/^POOL_QUOTA: IPPool few would have 3 leases/);
+  },
+);
+
 describe("interrupted deletes", () => {
   test("a killed delete is shown as an update, and up restores what is missing", async () => {
     const network = await stage.network();
