@@ -73,6 +73,8 @@ export class FuzzSession {
   /** What previews have shown, by stack and program. An up of the stack ends its promises. */
   readonly #promises = new Map<number, Map<string, PromiseOfPreview>>();
   readonly #values = new Map<number, Arg>();
+  /** Stacks that were previewed. */
+  readonly #previewed = new Set<number>();
   /** Stacks whose last run failed. */
   readonly #unfinished = new Map<number, Unfinished>();
   #ups = 0;
@@ -122,6 +124,7 @@ export class FuzzSession {
   async #preview(index: number, stack: FuzzStack, program: Program, expires = false): Promise<Shown> {
     const promises = this.#promises.get(index) ?? new Map<string, PromiseOfPreview>();
     this.#promises.set(index, promises);
+    this.#previewed.add(index);
     const key = JSON.stringify(program);
     const before = promises.get(key);
     const earlier = before?.expired ? undefined : before?.shown;
@@ -237,7 +240,9 @@ export class FuzzSession {
       const pinned = new Set(program.filter(({ args }) => args.ip !== undefined).map(({ name }) => name));
       for (const [name, { inputs }] of stack.state()) {
         const held = before.get(name);
-        if (held && !pinned.has(name))
+        // One whose delete was finished is a new resource. A preview of a branch may have promised its value to another one.
+        const mayBePromised = !left.has(name) && this.#previewed.has(step.stack);
+        if (held && !pinned.has(name) && !mayBePromised)
           mustAgree("up after a killed destroy gives another value", name, held.inputs, inputs);
       }
       return "done";
