@@ -138,8 +138,8 @@ async function offerLease(
   await pool.mustNotReturn(full, movesAway);
   if (dryRun) {
     pool.mustFitReplacement(full);
-    const stored = await pool.spec(request.pool);
-    if (stored && def.sourcePool?.isReplacedInRun?.(inputs, stored)) return leaveUnshown("it is being replaced");
+    const stored = def.sourcePool?.isReplacedInRun && (await pool.spec(request.pool));
+    if (stored && def.sourcePool!.isReplacedInRun!(inputs, stored)) return leaveUnshown("it is being replaced");
   }
   try {
     const lease = await pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });

@@ -86,6 +86,10 @@ export function zonesOf(spec: PoolSpec): Zones {
   return known;
 }
 
+/** The values that a request without values can get, within these bounds. */
+export const automaticZone = (spec: PoolSpec, within: Extent | undefined): Extent[] =>
+  within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+
 function computeZones(spec: PoolSpec): Zones {
   const usable = subtract(spec.extents, spec.reserved ?? []);
   const onRequest = intersect(usable, spec.staticOnly ?? []);

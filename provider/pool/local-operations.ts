@@ -14,10 +14,10 @@ import {
   type StackPlan,
 } from "./operations";
 import { Queue, ReadBatch } from "./queue";
-import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
+import { amend, closeChildPool, release, retractOffers, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";
-import { claim, offer, retractOffers } from "./rules/grant";
+import { claim, offer } from "./rules/grant";
 import { importLeases } from "./rules/import";
 import * as queries from "./rules/queries";
 import { readEvents } from "./storage/event-log";

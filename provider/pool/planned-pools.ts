@@ -1,8 +1,9 @@
 import { isContainerOwner, isSameStack } from "../owner";
 import { alsoRequestedError, cannotReplaceError, exhaustedError, quotaError } from "./errors";
-import { capacityOf, commonSpec, fits, freeIn, intersect, mergeExtents, overlapsAny, total, zonesOf } from "./extents";
+import { automaticZone, capacityOf, commonSpec, fits, freeIn, mergeExtents, overlapsAny, total } from "./extents";
 import type { Operations } from "./operations";
-import { canGive, mustAllowBlocks, mustAssign, mustBeGivable } from "./rules/pools";
+import { canGive, mustAllow, mustAssign } from "./rules/pools";
+import { alignUp } from "./storage/free-space";
 import {
   type Extent,
   isCommitted,
@@ -60,8 +61,7 @@ export class PlannedPools {
     const planned = this.#changed.get(pool);
     const stored = planned && (await this.operations.spec(pool));
     if (!planned || !stored) return false;
-    mustAllowBlocks(planned, request);
-    for (const extent of want ?? []) mustBeGivable(planned, extent);
+    mustAllow(planned, request);
     if (!want) mustAssign(planned);
     if (want && fits(commonSpec(stored, planned), { extents: want })) return false;
     const later = this.#later.get(pool) ?? new Map<string, Request>();
@@ -103,8 +103,7 @@ export class PlannedPools {
     const { pool, owner, want, size = 1n, also = [], sharingKey } = request;
     const spec = this.#byPool.get(pool)?.spec;
     if (spec?.name !== pool) return;
-    mustAllowBlocks(spec, request);
-    for (const extent of want ?? []) mustBeGivable(spec, extent);
+    mustAllow(spec, request);
     if (sharingKey !== undefined) return;
     if (!want) mustAssign(spec);
     const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
@@ -173,11 +172,12 @@ function place(spec: PoolSpec, requests: Request[], held: Extent[]): Extent[] | 
   for (const { want, within, also = [], size = 1n } of requests) {
     taken.push(...(want ?? []));
     for (const range of want ? [] : [within, ...also]) {
-      const zone = range ? intersect(zonesOf(spec).automatic, [range]) : zonesOf(spec).automatic;
-      const starts = freeIn(spec, zone, taken).map(({ first, last }) => [((first + size - 1n) / size) * size, last]);
-      const [start] = starts.find(([first, last]) => first! + size - 1n <= last!) ?? [];
-      if (start === undefined) return undefined;
-      taken.push({ first: start, last: start + size - 1n });
+      const blocks = freeIn(spec, automaticZone(spec, range), taken).flatMap(({ first, last }) => {
+        const start = alignUp(spec, first, size);
+        return start + size - 1n <= last ? [{ first: start, last: start + size - 1n }] : [];
+      });
+      if (!blocks[0]) return undefined;
+      taken.push(blocks[0]);
     }
   }
   return taken;

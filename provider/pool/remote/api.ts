@@ -93,6 +93,7 @@ const place = { pool: wire.poolName, leaseId: wire.leaseId };
 const onlyIf = wire.condition.exactOptional();
 const dryRun = z.boolean().exactOptional();
 const nothing = z.object({});
+const done = (work: Promise<void>): Promise<Record<string, never>> => work.then(() => ({}));
 
 export const API = {
   /** What the access token permits. */
@@ -176,10 +177,7 @@ export const API = {
     input: z.strictObject({ ...place, onlyIf }),
     output: nothing,
     scope: "deploy",
-    run: async (operations, { pool, leaseId, ...options }) => {
-      await operations.close(pool, leaseId, options);
-      return {};
-    },
+    run: (operations, { pool, leaseId, ...options }) => done(operations.close(pool, leaseId, options)),
   }),
 
   // After a repeated request, the client takes a lease that has gone for released.
@@ -203,20 +201,14 @@ export const API = {
     input: z.strictObject({ pool: wire.poolName, owner: wire.owner, program: wire.program.exactOptional() }),
     output: nothing,
     scope: "preview",
-    run: async (operations, { pool, owner, program }) => {
-      await operations.retract(pool, owner, program);
-      return {};
-    },
+    run: (operations, { pool, owner, program }) => done(operations.retract(pool, owner, program)),
   }),
 
   touch: define({
     input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
     output: nothing,
     scope: "deploy",
-    run: async (operations, { pool, leaseId, ...options }) => {
-      await operations.touch(pool, leaseId, options);
-      return {};
-    },
+    run: (operations, { pool, leaseId, ...options }) => done(operations.touch(pool, leaseId, options)),
   }),
 
   /** Of leases that the store has: the client says which, not what the tokens permit. */

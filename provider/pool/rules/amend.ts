@@ -1,15 +1,25 @@
 import { isDeepStrictEqual } from "node:util";
 import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
 import { leaseKey, leasesOf, poolKey } from "../storage/keys";
-import { appendHistory, isExpired, isLive, replaceLease, sharingKeyOf, specOf, uidOf } from "../storage/leases";
+import {
+  appendHistory,
+  isByValue,
+  isExpired,
+  isLive,
+  replaceLease,
+  sharingKeyOf,
+  specOf,
+  uidOf,
+} from "../storage/leases";
 
 import { omitUndefined } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Changes, type Condition, dataEntries, type Event, isCommitted, type Lease } from "../types";
-import { mustBeChangeable } from "./access";
+import { leasesOfRequester, mayChange, mustBeChangeable } from "./access";
 import { choose, type GrantContext, mustKeepQuota, portEvictor } from "./choose";
 import { endLease, expireLease, quarantineEnd } from "./end-lease";
+import { removeShownTo } from "./end-records";
 import { mustBeOfTenant, mustBeUnused } from "./pools";
 import { putLease } from "./put-lease";
 import { mustKeepKey, takePorts } from "./share";
@@ -148,6 +158,30 @@ export async function withdraw(tx: WriteBuffer, pool: string, leaseId: string): 
   if (lease?.state !== "offered") return false;
   await endLease(tx, lease, quarantineEnd(tx, lease));
   return true;
+}
+
+/**
+ * Removes a program from offers to this owner that it was shown, and from their records: it is promised nothing any more. The same in the
+ * child pools of these offers. Requests by value stay.
+ */
+export async function retractOffers(
+  tx: WriteBuffer,
+  pool: string,
+  owner: string,
+  program: string | undefined,
+): Promise<void> {
+  if (!(await tx.get(poolKey(pool)))) return;
+  for (const lease of await leasesOfRequester(tx, pool, owner)) await retractOffer(tx, lease, program);
+}
+
+async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
+  const wasShown = program === undefined ? lease.shownTo === undefined : lease.shownTo?.includes(program);
+  if (!(lease.state === "offered" || lease.end?.wasOffer) || isByValue(lease) || !wasShown) return;
+  for (const inside of lease.childPool ? await tx.all(leasesOf(lease.childPool)) : [])
+    if (mayChange(tx, inside)) await retractOffer(tx, inside, program);
+  const rest = removeShownTo(lease, program);
+  if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
+  else await endLease(tx, lease, quarantineEnd(tx, lease));
 }
 
 export async function touch(tx: WriteBuffer, pool: string, leaseId: string, ttl?: number): Promise<void> {

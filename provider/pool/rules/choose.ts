@@ -9,7 +9,18 @@ import {
   sharingConflictError,
   takenError,
 } from "../errors";
-import { covers, fits, intersect, isAvoided, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "../extents";
+import {
+  automaticZone,
+  covers,
+  fits,
+  intersect,
+  isAvoided,
+  mergeExtents,
+  sameExtents,
+  sizeOf,
+  total,
+  zonesOf,
+} from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
 import {
@@ -250,7 +261,7 @@ async function findRoom(
 ): Promise<Extent> {
   const { owner, size = 1n } = context.request;
   const picker = pickerFor(context);
-  const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+  const zone = automaticZone(spec, within);
   for (;;) {
     const found = await pickFree(tx, spec, picker, size, within);
     const overdue =

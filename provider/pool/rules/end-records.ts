@@ -74,3 +74,9 @@ export async function firstEndRecord(tx: WriteBuffer, pool: string): Promise<num
   const [lease] = await getLeases(tx, pool, await tx.range({ ...byTime(pool, "e"), expectEmpty: true }, 1));
   return lease?.expiresAt;
 }
+
+/** An offer, or the record of a broken promise, without this program; undefined: no other program was shown it. */
+export function removeShownTo(offer: Lease, program: string | undefined): Lease | undefined {
+  const shownTo = program === undefined ? [] : (offer.shownTo ?? []).filter((other) => other !== program);
+  return shownTo.length > 0 ? { ...offer, shownTo } : undefined;
+}

@@ -1,7 +1,7 @@
 import { isSameTenant } from "../../owner";
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
 import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
-import { countsKey, leaseKey, leasesOf, poolKey } from "../storage/keys";
+import { countsKey, leaseKey } from "../storage/keys";
 import {
   appendHistory,
   holdersOf,
@@ -20,7 +20,7 @@ import { omitUndefined, type PoolRecord } from "../storage/records";
 
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, isShownTo, type Lease, type PoolSpec, type Request } from "../types";
-import { isOwnedBy, leasesOfRequester, mayChange, ownLeases, show } from "./access";
+import { isOwnedBy, leasesOfRequester, ownLeases, show } from "./access";
 import { amend } from "./amend";
 import {
   answersRequest,
@@ -32,6 +32,7 @@ import {
   portEvictor,
 } from "./choose";
 import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd } from "./end-lease";
+import { removeShownTo } from "./end-records";
 import { canGive, mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
 
@@ -83,36 +84,6 @@ function withoutOutdated({ request: { prefer, want }, plannedExtents }: GrantCon
     if (lease.end?.wasOffer) return lease.updatedAt > lastEnd!;
     return lease.state !== "offered" || lease.updatedAt > heldUntil! || lease.waitsFor || isOfRun(lease);
   });
-}
-
-/** The record of a broken promise, for those programs that have not been told of it. */
-function removeShownTo(broken: Lease, program: string | undefined): Lease | undefined {
-  const shownTo = program === undefined ? [] : (broken.shownTo ?? []).filter((other) => other !== program);
-  return shownTo.length > 0 ? { ...broken, shownTo } : undefined;
-}
-
-/**
- * Removes a program from offers to this owner that it was shown, and from their records: it is promised nothing any more. The same in the
- * child pools of these offers. Requests by value stay.
- */
-export async function retractOffers(
-  tx: WriteBuffer,
-  pool: string,
-  owner: string,
-  program: string | undefined,
-): Promise<void> {
-  if (!(await tx.get(poolKey(pool)))) return;
-  for (const lease of await leasesOfRequester(tx, pool, owner)) await retractOffer(tx, lease, program);
-}
-
-async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
-  const wasShown = program === undefined ? lease.shownTo === undefined : lease.shownTo?.includes(program);
-  if (!(lease.state === "offered" || lease.end?.wasOffer) || isByValue(lease) || !wasShown) return;
-  for (const inside of lease.childPool ? await tx.all(leasesOf(lease.childPool)) : [])
-    if (mayChange(tx, inside)) await retractOffer(tx, inside, program);
-  const rest = removeShownTo(lease, program);
-  if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
-  else await endLease(tx, lease, quarantineEnd(tx, lease));
 }
 
 /**

@@ -63,6 +63,12 @@ export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
 }
 
+/** Rejects a request that the pool never allows, also if its values are free. */
+export function mustAllow(spec: PoolSpec, request: Request): void {
+  mustAllowBlocks(spec, request);
+  for (const extent of request.want ?? []) mustBeGivable(spec, extent);
+}
+
 /** Whether the pool can give these values: to a request without values only those that it chooses from. */
 export const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
   fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));

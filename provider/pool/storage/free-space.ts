@@ -3,6 +3,7 @@ import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
 import {
   addBoundaries,
+  automaticZone,
   intersect,
   isBoundary,
   max,
@@ -83,7 +84,7 @@ export async function pickFree(
   size: bigint,
   within?: Extent,
 ): Promise<Extent | undefined> {
-  const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+  const zone = automaticZone(spec, within);
   if (zone.length === 0) return undefined;
   const { first } = zone[0]!;
   const start = startOfSearch(zone, spec.allocation, picker);
@@ -127,7 +128,7 @@ async function lowestFree(
   return undefined;
 }
 
-function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {
+export function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {
   let start = ((value + size - 1n) / size) * size;
   while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) start++;
   return start;

@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 
 import { pickInputs, UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
-import { ownerOf, Stage } from "./stage";
+import { inPool, ownerOf, Stage } from "./stage";
 
 /**
  * A pool that cannot change in place. Pulumi deletes the resources that refer to it, then the pool, and creates them again: other
@@ -14,9 +14,6 @@ let web: Values;
 
 const POOL = { ranges: ["10.2.0.0/28"] };
 const CHANGED = { ...POOL, type: "clusterIP" };
-const inPool = ({ poolName, addressSpace, type, ranges }: Values): Values => ({
-  pool: { poolName, addressSpace, type, ranges },
-});
 const BY_NAME = { pool: "lb" };
 
 /** A resource of another stack. */

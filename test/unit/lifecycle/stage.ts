@@ -100,3 +100,9 @@ export class Stage {
     return this.make("RunnerSubnet", name, { network: "training", connection: { host }, hubConnection, ...more });
   }
 }
+
+/** The inputs of a resource in this pool. */
+export const inPool = ({ poolName, addressSpace, type, ranges, tenant }: Values, more: Values = {}): Values => ({
+  pool: { poolName, addressSpace, type, ranges, ...(tenant ? { tenant } : {}) },
+  ...more,
+});
