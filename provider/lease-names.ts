@@ -5,5 +5,7 @@ export const PLACED = "placed/";
 /** Of the lease that answers a request which may be repeated. `text` tells the requests of a caller apart. */
 export const requestLeaseName = (caller: string, text: string): string => `${REQUESTS}${caller}/${text}`;
 
+export const isPlacementLeaseName = (name: string): boolean => name.startsWith(PLACED);
+
 /** Of the reservation of an owner for which a pool was chosen: on a runner of this network, or of the tenant with this block. */
 export const placementLeaseName = (place: string, owner: string): string => `${PLACED}${place}/${owner}`;

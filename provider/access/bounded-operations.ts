@@ -170,7 +170,14 @@ class BoundedOperations implements Operations {
 
   /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
-    const lease = await this.operations.holder(name);
+    return this.#showVisible(await this.operations.holder(name));
+  }
+
+  async lastHolder(name: string): Promise<Lease | undefined> {
+    return this.#showVisible(await this.operations.lastHolder(name));
+  }
+
+  #showVisible(lease: Lease | undefined): Lease | undefined {
     return lease && this.access.maySee(lease) ? this.access.show(lease) : undefined;
   }
 

@@ -4,7 +4,7 @@ import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../i
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
-import { readLeaseData } from "./lease";
+import { readName } from "./lease";
 import { isPathWithin, type Path, unknownPaths, unknownWholes, type Values, withoutPaths, withUnknown } from "./values";
 
 /** One reason why inputs are invalid. Pulumi prints `property`, its value, and `reason`. */
@@ -108,10 +108,11 @@ const withTenant = (def: Definition, { tenant }: Dependencies, news: Values, giv
   tenant && "tenant" in def.inputs.shape && news.tenant === undefined ? { ...given, tenant } : given;
 
 /** The name defaults to that of the resource at its first create; it is kept when the resource is renamed (aliases) and created again. */
-async function restoreName(def: Definition, deps: Dependencies, { owner }: Caller, inputs: Values): Promise<void> {
+async function restoreName(def: Definition, deps: Dependencies, caller: Caller, inputs: Values): Promise<void> {
+  const { owner, formerName } = caller;
   const lease = await (await deps.pool()).find(def.request(inputs, owner).pool, { owner });
-  const name = lease && lease.state !== "offered" ? readLeaseData(lease).name : undefined;
-  if (typeof name === "string") inputs[def.nameInput!] = name;
+  const name = lease && lease.state !== "offered" ? readName(lease) : formerName;
+  if (name !== undefined) inputs[def.nameInput!] = name;
 }
 
 /** Replaces references by name with the settings in the pool that the named resource opened. */

@@ -32,6 +32,8 @@ export interface Caller {
   isReplacement?: boolean | undefined;
   /** The extents that it had until this run deleted it, to create it again. */
   prefer?: Extent[] | undefined;
+  /** Its name until this run deleted it. */
+  formerName?: string | undefined;
   movesAway?: OfferOptions["movesAway"] | undefined;
   /** See `Request`. */
   program?: string | undefined;

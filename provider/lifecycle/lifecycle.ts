@@ -18,6 +18,7 @@ import {
   makeStamp,
   type OwnedLease,
   overtakenError,
+  readName,
   readStoreId,
   rejectLostStore,
   rejectOlderStore,
@@ -67,8 +68,8 @@ export class Lifecycle {
   readonly #existing = new Set<string>();
   /** Leases that this run has claimed. */
   readonly #claimed = new Set<string>();
-  /** Extents of resources that this run has deleted: if it creates them again, they get the same if possible. */
-  readonly #released = new Map<string, Extent[]>();
+  /** Resources that this run has deleted: if it creates them again, they get the same name, and the same extents if possible. */
+  readonly #released = new Map<string, { extents: Extent[]; name: string | undefined }>();
 
   constructor(
     readonly def: Definition,
@@ -81,7 +82,8 @@ export class Lifecycle {
     if (olds && olds.owner !== owner) this.#formerOwners.set(owner, String(olds.owner));
     const known = {
       formerOwner: this.#formerOwners.get(owner),
-      prefer: this.#released.get(owner),
+      prefer: this.#released.get(owner)?.extents,
+      formerName: this.#released.get(owner)?.name,
       isReplacement: this.#existing.has(owner),
     };
     if (olds) this.#existing.add(owner);
@@ -191,7 +193,7 @@ export class Lifecycle {
     await pool.mustBeReplaceable(lease.pool);
     const clean = readCleanHosts(lease);
     const owned = await takeOverLease(def, pool, lease, pickInputs(def, props), { deleting: true }, clean);
-    this.#released.set(lease.owner, lease.extents);
+    this.#released.set(lease.owner, { extents: lease.extents, name: readName(lease) });
     await removeAndRelease(def, deps, pool, props, owned, clean);
   }
 

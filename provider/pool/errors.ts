@@ -30,8 +30,8 @@ export const formatExtent = (kind: PoolSpec["kind"], extent: Extent): string =>
 export const formatExtents = (kind: PoolSpec["kind"], extents: Extent[]): string =>
   extents.map((extent) => formatExtent(kind, extent)).join(", ");
 
-const describeValues = (spec: PoolSpec, extents: Extent[]): string =>
-  `${KINDS[spec.kind].noun} ${formatExtents(spec.kind, extents)}`;
+const describeValues = ({ kind }: Pick<PoolSpec, "kind">, extents: Extent[]): string =>
+  `${KINDS[kind].noun} ${formatExtents(kind, extents)}`;
 
 /** Leases without values are those that the reader may not see: their owner is only a word, such as "another tenant". */
 function describeHolders(spec: PoolSpec, leases: Lease[]): string {
@@ -83,21 +83,32 @@ export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, o
 
 /** A promise that cannot be kept: an error in an up without a preview. */
 export const promiseBrokenError = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
-  new OverlayError(
-    "PLAN_STALE",
-    `${brokenText(spec, broken, holder)}`,
-    "Run preview, or up without --skip-preview, to see what is given instead.",
-  );
+  staleError(brokenText(spec, broken, holder));
+
+const staleError = (what: string): OverlayError =>
+  new OverlayError("PLAN_STALE", what, "Run preview, or up without --skip-preview, to see what is given instead.");
 
 /** The same in a preview, which shows another value. */
 export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): string =>
   `${brokenText(spec, broken, holder)} This preview shows another one.`;
 
-function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, holder: Lease | undefined): string {
-  const now = holder?.owner ?? end?.takenBy;
+function brokenText(spec: PoolSpec, broken: Lease, holder: Lease | undefined): string {
+  const now = holder?.owner ?? broken.end?.takenBy;
   const why = now ? `is now ${holder ? heldBy(holder) : `held by ${now}`}` : "is no longer given out by the pool";
-  return `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was promised to ${shortName(owner)} at ${formatTime(createdAt)} and ${why}.`;
+  return `${promiseText(spec, broken)} and ${why}.`;
 }
+
+/** The promise is about another pool than `spec`, which is chosen now. */
+export const promiseMovedError = (spec: PoolSpec, promised: Lease): OverlayError =>
+  staleError(movedText(spec, promised));
+
+export const promiseMovedWarning = (spec: PoolSpec, promised: Lease): string => movedText(spec, promised);
+
+const movedText = (spec: PoolSpec, promised: Lease): string =>
+  `${promiseText(spec, promised)}, but it now gets one of ${describePool(spec.name)}.`;
+
+const promiseText = (spec: PoolSpec, { pool, owner, extents, createdAt }: Lease): string =>
+  `${capitalize(describeValues(spec, extents))} of ${describePool(pool)} was promised to ${shortName(owner)} at ${formatTime(createdAt)}`;
 
 /** Pulumi deletes a resource that was removed from the program at the end of the up, so its lease is still held. */
 function describeFix(holder: Lease, owner: string, otherwise: string): string {

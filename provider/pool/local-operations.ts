@@ -188,6 +188,10 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.holder(tx, name));
   }
 
+  lastHolder(name: string) {
+    return this.#read((tx) => queries.lastHolder(tx, name));
+  }
+
   spec(pool: string) {
     return this.#read((tx) => queries.spec(tx, pool));
   }

@@ -118,6 +118,10 @@ export class PlannedPools {
     return spec?.name !== request.pool || canGive(spec, request, extents);
   }
 
+  isReplaced(pool: string): boolean {
+    return this.#byPool.has(pool);
+  }
+
   markEnding(lease: Lease): void {
     this.#ending.set(lease.uid, lease);
   }

@@ -197,6 +197,10 @@ export class PoolRun implements Pool {
     return this.#pools.fitsReplacement(request, extents);
   }
 
+  isReplaced(pool: string): boolean {
+    return this.#pools.isReplaced(pool);
+  }
+
   markEnding(lease: Lease): void {
     this.#pools.markEnding(lease);
   }
@@ -250,6 +254,10 @@ export class PoolRun implements Pool {
 
   holder(name: string) {
     return this.operations.holder(name);
+  }
+
+  lastHolder(name: string) {
+    return this.operations.lastHolder(name);
   }
 
   spec(pool: string) {

@@ -429,6 +429,8 @@ export interface Queries {
   endOf(pool: string, uid: string): Promise<Lease | undefined>;
   /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
+  /** The same; or, of a name that tells which pool was chosen for an owner, the offer that had it, and has ended. */
+  lastHolder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
   /** By name. */
@@ -528,6 +530,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   mustNotReturn(request: Request, movesAway?: OfferOptions["movesAway"]): Promise<void>;
   /** In a preview: whether the pool can still give these values to the request once it was replaced; true if it is not replaced. */
   fitsReplacement(request: Request, extents: Extent[]): boolean;
+  /** For this run: whether the pool is replaced, by itself or with the pool that it is in. */
+  isReplaced(pool: string): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
   markEnding(lease: Lease): void;
   isEnding(lease: Lease): boolean;

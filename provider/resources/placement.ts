@@ -21,9 +21,10 @@ export interface PlacementRequest {
  * left by a preview, and by an up of a program to which it was not shown.
  */
 export async function chooseRunner(request: PlacementRequest, context: AllocationContext): Promise<RunnerSettings> {
-  const { pool, owner, olds } = context;
+  const { pool, owner, olds, dryRun } = context;
+  if (dryRun && pool.isReplaced(networkPool(request.network))) return rejectReplaced(request, context);
   const before = olds?.runner as RunnerSettings | undefined;
-  const lease = await pool.holder(placementLeaseName(request.network, owner));
+  const lease = await findPlaced(placementLeaseName(request.network, owner), pool);
   const current = [
     before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
     lease?.pool,
@@ -42,6 +43,28 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   );
   if (!best) throw noRunnerError(request);
   return parseSettings(storedRunner, best.spec);
+}
+
+/** The runners are created again, too. Which one is chosen then cannot be promised. */
+async function rejectReplaced(
+  { network }: PlacementRequest,
+  { pool, owner, program }: AllocationContext,
+): Promise<never> {
+  const offer = await pool.lastHolder(placementLeaseName(network, owner));
+  if (offer) await pool.retract({ pool: offer.pool, owner, type: offer.type, ...(program && { program }) });
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `Network ${network} is being replaced, and its runners with it.`,
+    "A runner is chosen once they exist.",
+  );
+}
+
+/** The lease or offer of this name; also an offer that has ended, if its values are still free. */
+export async function findPlaced(name: string, pool: Pool): Promise<Lease | undefined> {
+  const lease = await pool.lastHolder(name);
+  if (lease?.state !== "ended") return lease;
+  for (const { first } of lease.extents) if (await pool.find(lease.pool, { value: first })) return undefined;
+  return lease;
 }
 
 /** A preview of another program or stack has shown the pool of this lease, and this run does not create it. */

@@ -6,7 +6,7 @@ import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenan
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
-import { isOnlyOffered, mayLeavePool } from "./placement";
+import { findPlaced, isOnlyOffered, mayLeavePool } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -39,7 +39,7 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const { tenant, type } = request;
   const { pool, owner } = context;
   const before = formerPool(request, context.olds);
-  const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
+  const lease = await findPlaced(tenantLeaseName(tenant, type, owner), pool);
   const mayLeave = mayLeavePool(context, lease);
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const stored = name === undefined ? undefined : await pool.spec(name);

@@ -92,6 +92,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/pool/rules",
     [
       "provider/errors",
+      "provider/lease-names",
       "provider/owner",
       "provider/pool-names",
       "provider/addressing",
@@ -109,6 +110,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/errors",
       "provider/format-time",
       "provider/json",
+      "provider/lease-names",
       "provider/owner",
       "provider/pool-names",
       "provider/addressing",

@@ -253,6 +253,13 @@ export const API = {
     run: async (operations, { name }) => optional("lease", await operations.holder(name)),
   }),
 
+  lastHolder: define({
+    input: z.strictObject({ name: wire.text }),
+    output: z.object({ lease: wire.lease.exactOptional() }),
+    scope: "preview",
+    run: async (operations, { name }) => optional("lease", await operations.lastHolder(name)),
+  }),
+
   spec: define({
     input: z.strictObject({ pool: wire.poolName }),
     output: z.object({ spec: wire.poolSpec.exactOptional() }),

@@ -173,6 +173,10 @@ export class RemoteOperations implements Operations {
     return (await this.#call("holder", { name })).lease;
   }
 
+  async lastHolder(name: string): Promise<Lease | undefined> {
+    return (await this.#call("lastHolder", { name })).lease;
+  }
+
   async spec(pool: string) {
     return (await this.#call("spec", { pool })).spec;
   }

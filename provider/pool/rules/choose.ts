@@ -25,10 +25,12 @@ import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
 import {
   appendHistory,
+  getLeases,
   holdersOf,
   isByValue,
   isExpired,
   isInactive,
+  leasesOfOwner,
   noCounts,
   occupies,
   sharingKeyOf,
@@ -354,15 +356,14 @@ const CANDIDATES = 1000;
 
 /**
  * Rejects a lease that was just written if the pool now exceeds its quota. Offers count, so that preview finds it; preemptible offers are
- * ended first. `ending` are leases that end before the new one is claimed. If `wasCounted`, an earlier offer has counted the lease: later
- * offers do not stop it.
+ * ended first. If `isOffer`, leases do not count that end before it is claimed. If `wasCounted`, an earlier offer has counted the lease:
+ * later offers do not stop it.
  */
 export async function mustKeepQuota(
   tx: WriteBuffer,
   spec: PoolSpec,
   { owner, uid }: Pick<Lease, "owner" | "uid">,
-  ending: Lease[] = [],
-  wasCounted = false,
+  { isOffer = false, wasCounted = false }: { isOffer?: boolean; wasCounted?: boolean } = {},
 ): Promise<void> {
   if (!spec.quota) return;
   const isKept = async ({ offered, reserved, used, held }: Counts, without: Lease[]): Promise<boolean> =>
@@ -370,14 +371,24 @@ export async function mustKeepQuota(
   for (;;) {
     const counts = (await tx.get(countsKey(spec.name))) ?? noCounts();
     const { offered, reserved, used, held } = counts;
-    const leases = offered + reserved + used - ending.length;
-    if (await isKept(counts, ending)) return;
+    if (await isKept(counts, [])) return;
     if (await expireOverdue(tx, spec.name)) continue;
+    const ending = isOffer ? await leasesReplacedByOffers(tx, spec) : [];
+    if (await isKept(counts, ending)) return;
     if (wasCounted && (await isKept(counts, [...ending, ...(await otherOffers(tx, spec, uid))]))) return;
     const offer = await oldestVictim(tx, spec, "o", () => true, owner, uid);
-    if (!offer) throw quotaError(spec, { leases, values: held });
+    if (!offer) throw quotaError(spec, { leases: offered + reserved + used - ending.length, values: held });
     await endLease(tx, offer, quarantineEnd(tx, offer), { reason: "taken", takenBy: owner });
   }
+}
+
+/** Committed leases whose owners have an offer, too: they are released before it is claimed where the quota has no room for both. */
+async function leasesReplacedByOffers(tx: WriteBuffer, { name }: PoolSpec): Promise<Lease[]> {
+  const offers = await getLeases(tx, name, await tx.all(byTime(name, "o")));
+  const replaced: Lease[] = [];
+  for (const owner of new Set(offers.map((offer) => offer.owner)))
+    replaced.push(...(await leasesOfOwner(tx, name, owner)).filter((lease) => isCommitted(lease)));
+  return replaced;
 }
 
 /** How many values would be free without these leases. A value that they share counts once; one that another lease shares does not count. */

@@ -1,3 +1,4 @@
+import { isPlacementLeaseName } from "../../lease-names";
 import { isStackOwner } from "../../owner";
 import { byTime, dueBy, endRecordsDue, endRecordsKey, poolKey } from "../storage/keys";
 import { getLeases, isExpired, replaceRows } from "../storage/leases";
@@ -27,6 +28,8 @@ export function toEndRecord(
 ): Lease | undefined {
   const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo, tenant } =
     lease;
+  // By these, the owner finds the pool again that was chosen for it.
+  const names = state === "offered" ? lease.names?.filter(isPlacementLeaseName) : undefined;
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "quarantined" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
@@ -34,6 +37,7 @@ export function toEndRecord(
   const rest = state === "quarantined" ? lease.expiresAt : state === "offered" ? ownQuarantine : until;
   return omitUndefined<Lease>({
     ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo, tenant },
+    names: names?.length ? names : undefined,
     state: "ended",
     updatedAt: at,
     expiresAt: at + END_KEPT_MS,

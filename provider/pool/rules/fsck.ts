@@ -41,13 +41,18 @@ async function check(tx: WriteBuffer): Promise<Finding[]> {
   const demandedNames: Demanded = new Map();
   const pools = await tx.all(poolsFrom(""));
   for (const pool of pools) await checkPool(tx, pool, demandedNames, report);
+  await checkStrangers(tx, new Set(pools.map(({ spec }) => spec.name)), demandedNames, report);
   await compare(tx, "", [names], demandedNames, report);
-  await checkStrangers(tx, new Set(pools.map(({ spec }) => spec.name)), report);
   return findings;
 }
 
 /** Rows of pools that do not exist. */
-async function checkStrangers(tx: WriteBuffer, known: Set<string>, report: Report): Promise<void> {
+async function checkStrangers(
+  tx: WriteBuffer,
+  known: Set<string>,
+  demandedNames: Demanded,
+  report: Report,
+): Promise<void> {
   for (const i of rowsBehind().keys()) {
     for (
       let [row] = await tx.rows(rowsBehind()[i]!, 1);
@@ -61,28 +66,21 @@ async function checkStrangers(tx: WriteBuffer, known: Set<string>, report: Repor
       const held = leases.find(({ state }) => state !== "ended");
       if (held) report(pool, `the pool is gone, but ${named(held)} has a lease in it`);
       else {
-        await compare(tx, pool, derivedOf(pool), rowsOfEnds(leases), report);
+        const [demanded, clashes] = addDemandedRows(new Map(), leases, {}, demandedNames);
+        for (const problem of clashes) report(pool, problem);
+        await compare(tx, pool, derivedOf(pool), demanded, report);
         tx.delete(countsKey(pool));
       }
     }
   }
 }
 
-/** Derived rows of the end records of a deleted pool. */
-const rowsOfEnds = (ends: Lease[]): Demanded =>
-  new Map(
-    ends.flatMap((lease) =>
-      [...rowsOf(lease, {})]
-        .filter(([key]) => key !== leaseKey(lease.pool, lease.uid).at)
-        .map(([key, text]): [string, { text: string; lease: Lease }] => [key, { text, lease }]),
-    ),
-  );
-
 async function checkPool(tx: WriteBuffer, pool: PoolRecord, demandedNames: Demanded, report: Report): Promise<void> {
   const { spec } = pool;
   const leases = await tx.all(leasesOf(spec.name));
   const holding = leases.filter(occupies);
-  const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
+  const free: Demanded = new Map([...freeRows(spec, leases)].map(([key, text]) => [key, { text }]));
+  const [demanded, clashes] = addDemandedRows(free, leases, spec, demandedNames);
   const problems = [...describeOverlaps(spec, holding), ...clashes, ...strays(spec, holding)];
   for (const problem of problems) report(spec.name, problem);
   // If two leases conflict, neither row is right.
@@ -112,9 +110,13 @@ const strays = (spec: PoolSpec, leases: Lease[]): string[] =>
     .filter((lease) => !fits(spec, lease))
     .map((lease) => `${formatExtents(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
 
-/** All derived rows, and conflicts between leases. */
-function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded): [Demanded, string[]] {
-  const rows: Demanded = new Map([...freeRows(spec, leases)].map(([key, text]) => [key, { text }]));
+/** Adds the rows that are derived from these leases. Returns them, and conflicts between leases. */
+function addDemandedRows(
+  rows: Demanded,
+  leases: Lease[],
+  spec: Pick<PoolSpec, "reclaimAfter">,
+  demandedNames: Demanded,
+): [Demanded, string[]] {
   const clashes: string[] = [];
   for (const lease of leases) {
     const own = leaseKey(lease.pool, lease.uid).at;

@@ -1,19 +1,29 @@
+import { isPlacementLeaseName } from "../../lease-names";
 import { isSameTenant } from "../../owner";
-import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
+import {
+  alreadyHeldError,
+  fullnessWarning,
+  promiseBrokenError,
+  promiseBrokenWarning,
+  promiseMovedError,
+  promiseMovedWarning,
+} from "../errors";
 import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
-import { countsKey, leaseKey } from "../storage/keys";
+import { countsKey, leaseKey, sharersOf } from "../storage/keys";
 import {
   appendHistory,
   holdersOf,
   isByValue,
   isExpired,
   isLive,
+  leaseNamed,
   newLeaseId,
   newUid,
   noCounts,
   replaceLease,
   requestId,
   sharingKeyOf,
+  wasOffer,
 } from "../storage/leases";
 
 import { omitUndefined, type PoolRecord } from "../storage/records";
@@ -53,19 +63,35 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
   const broken = findBrokenPromise(request, all, found);
   const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, context, broken) : [];
+  const moved = await findPromiseElsewhere(tx, request);
+  if (moved && context.inUp) throw promiseMovedError(pool.spec, show(tx, moved));
   const own = promised ? undefined : found;
   const want = promised ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
   const lease = await grant(tx, pool, want ? { ...context, request: { ...request, want } } : context, own, request);
-  if (broken) await replaceLease(tx, broken, removeShownTo(broken, request.program));
-  // Its committed leases do not count: they are released before the claim where the quota has no room for both.
-  await mustKeepQuota(
-    tx,
-    pool.spec,
-    lease,
-    mine.filter((other) => isCommitted(other) && other.uid !== lease.uid),
-    own !== undefined && isCoveredBy(own, lease),
-  );
-  return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
+  if (broken) await forgetPromise(tx, broken, request.program);
+  await mustKeepQuota(tx, pool.spec, lease, { isOffer: true, wasCounted: isCounted(own, lease) });
+  const told = [
+    ...(lease.warnings ?? []),
+    ...(warnings ?? []),
+    ...(moved ? [promiseMovedWarning(pool.spec, show(tx, moved))] : []),
+  ];
+  return told.length ? { ...lease, warnings: told } : lease;
+}
+
+/** Read again: the lease that was granted may have taken its name. */
+async function forgetPromise(tx: WriteBuffer, { pool, uid }: Lease, program: string | undefined): Promise<void> {
+  const record = await tx.get(leaseKey(pool, uid));
+  if (record) await replaceLease(tx, record, removeShownTo(record, program));
+}
+
+/** Of a resource for which a pool is chosen: the offer in another pool that this program was shown. */
+async function findPromiseElsewhere(tx: WriteBuffer, request: Request): Promise<Lease | undefined> {
+  const names = request.want ? [] : (request.names ?? []).filter(isPlacementLeaseName);
+  for (const name of names) {
+    const lease = await leaseNamed(tx, name);
+    if (lease && lease.pool !== request.pool && wasOffer(lease) && isShownTo(lease, request.program)) return lease;
+  }
+  return undefined;
 }
 
 /** Whether it is an end record that is due for removal. */
@@ -151,7 +177,7 @@ async function recallHeld(
 
 /** End records whose values would still be in quarantine if the pool had not been deleted; the newest first. */
 const endedInQuarantine = ({ now }: WriteBuffer, spec: PoolSpec, request: Request, all: Lease[]): Lease[] =>
-  all
+  (request.sharingKey === undefined ? all : [])
     .filter(
       (lease) => lease.state === "ended" && now < (lease.quarantinedUntil ?? 0) && mayReturn(spec, lease, request),
     )
@@ -192,13 +218,13 @@ export async function claim(tx: WriteBuffer, context: GrantContext): Promise<Lea
     const other = await tx.get(leaseKey(request.pool, uid));
     if (other) await endLease(tx, other, quarantineEnd(tx, other));
   }
-  await mustKeepQuota(tx, pool.spec, lease, [], own !== undefined && isCoveredBy(own, lease));
+  await mustKeepQuota(tx, pool.spec, lease, { wasCounted: isCounted(own, lease) });
   return lease;
 }
 
-/** Whether a lease has no more values than what was counted for it. A quarantined lease was not. */
-const isCoveredBy = (counted: Lease, { extents }: Lease): boolean =>
-  counted.state !== "quarantined" && !counted.waitsFor && total(extents) <= total(counted.extents);
+/** Whether a lease has no more values than what was counted for it before. A quarantined lease was not. */
+const isCounted = (before: Lease | undefined, { extents }: Lease): boolean =>
+  before !== undefined && before.state !== "quarantined" && !before.waitsFor && total(extents) <= total(before.extents);
 
 /** The answer to a retried claim: the lease of the first claim, if it still answers the request. */
 async function claimAgain(tx: WriteBuffer, spec: PoolSpec, request: Request, held: Lease): Promise<Lease> {
@@ -224,32 +250,41 @@ async function findClaimable(
   return block ?? own;
 }
 
-/** The owner's lease that answers the request. With `onPortConflict: anotherAddress`, only one whose ports are free. */
+/**
+ * The owner's lease that answers the request. With `onPortConflict: anotherAddress`, only one whose ports are free. A past one is not
+ * returned to while there are leases to share a value with.
+ */
 async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
   const candidates = findAnswers(tx, spec, request, mine);
-  if (request.want || request.onPortConflict !== "anotherAddress") return candidates[0];
-  for (const lease of candidates) if (await canHavePorts(tx, spec, request, lease)) return lease;
+  if (request.want) return candidates[0];
+  const key = sharingKeyOf(request);
+  const joins = key !== undefined && (await tx.range(sharersOf(spec.name, key), 1)).length > 0;
+  for (const lease of candidates) {
+    if (joins && isPast(lease, tx.now)) continue;
+    if (request.onPortConflict !== "anotherAddress" || (await canHavePorts(tx, spec, request, lease))) return lease;
+  }
   return undefined;
 }
 
+const isPast = (lease: Lease, now: number): boolean => lease.state !== "offered" && !isLive(lease, now);
+
 /** The leases that answer the request: committed, then offered, then past ones; in each group first what this program was shown, then the newest. */
 function findAnswers({ now }: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Lease[] {
-  const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
-  const rank = (lease: Lease) => (isPast(lease) ? 2 : isCommitted(lease) ? 0 : 1);
+  const rank = (lease: Lease) => (isPast(lease, now) ? 2 : isCommitted(lease) ? 0 : 1);
   const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
   const isFor = ({ state, request: id }: Lease) =>
     state !== "offered" || request.want !== undefined || id === undefined || id === requestId(request);
   return mine
     .filter(
-      (lease) => answersRequest(lease, request) && isFor(lease) && (!isPast(lease) || mayReturn(spec, lease, request)),
+      (lease) =>
+        answersRequest(lease, request) && isFor(lease) && (!isPast(lease, now) || mayReturn(spec, lease, request)),
     )
     .sort((a, b) => rank(a) - rank(b) || shown(b) - shown(a) || b.createdAt - a.createdAt);
 }
 
 /** Whether an owner gets a past lease again: if it asks for the value, or if the pool could choose it. */
-const mayReturn = (spec: PoolSpec, { extents }: Lease, { want, sharingKey }: Request): boolean =>
-  want !== undefined ||
-  (sharingKey === undefined && spec.autoAssign !== false && covers(zonesOf(spec).automatic, extents));
+const mayReturn = (spec: PoolSpec, { extents }: Lease, { want }: Request): boolean =>
+  want !== undefined || (spec.autoAssign !== false && covers(zonesOf(spec).automatic, extents));
 
 /** The committed block of the owner that the request resizes. */
 const findResized = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
@@ -271,13 +306,19 @@ async function grant(
   const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
   const lease = buildLease(tx, context, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
-  const after = await putLease(tx, own, lease, namesAndPool(request, extents, own), ends);
+  const isOfferByValue = lease.state === "offered" && answered.want !== undefined;
+  const named = isOfferByValue ? withoutPlacementNames(request) : request;
+  const after = await putLease(tx, own, lease, namesAndPool(named, extents, own), ends);
   // Offers count, too, so that a preview sees its own requests.
   const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
   const warning = fullnessWarning(context.plannedSpec ?? spec, held);
   if (warning) warnings.push(warning);
   return warnings.length ? { ...after, warnings } : after;
 }
+
+/** A requested value tells in which pool it is. These names stay with the offer for which a pool was chosen. */
+const withoutPlacementNames = (request: Request): Request =>
+  request.names ? { ...request, names: request.names.filter((name) => !isPlacementLeaseName(name)) } : request;
 
 /** Names of the containers that use a lease are kept when it is renewed. */
 function namesAndPool({ names, childPool, formerOwner }: Request, extents: Extent[], own?: Lease) {

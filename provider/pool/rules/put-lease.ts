@@ -8,8 +8,8 @@ import {
   ttlWithPoolError,
 } from "../errors";
 import { covers, fits, overlapsAny, sameExtents } from "../extents";
-import { leaseKey, leasesOf, nameKey, poolKey } from "../storage/keys";
-import { isExpired, isLive, occupies, replaceLease, replaceRows, specOf } from "../storage/leases";
+import { leaseKey, leasesOf, poolKey } from "../storage/keys";
+import { isExpired, isLive, leaseNamed, occupies, replaceLease, replaceRows, specOf } from "../storage/leases";
 import { type PoolRecord, specText } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
@@ -57,8 +57,7 @@ async function mayHaveChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, f
 export async function takeNames(tx: WriteBuffer, lease: Lease, formerOwner?: string): Promise<string[]> {
   const taken: string[] = [];
   for (const name of lease.names ?? []) {
-    const place = await tx.get(nameKey(name));
-    const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
+    const holder = await leaseNamed(tx, name);
     const isKept = holder?.uid === lease.uid && holder.pool === lease.pool;
     if (!isKept) mustBeNameable(tx, name, lease);
     if (!holder || isKept || (await takeName(tx, holder, lease, name, formerOwner))) taken.push(name);
@@ -73,14 +72,25 @@ async function takeName(
   name: string,
   formerOwner?: string,
 ): Promise<boolean> {
-  if (isExpired(holder, tx.now)) await expireLease(tx, holder);
-  else if (isOwnedBy(tx, holder, to.owner, formerOwner)) {
+  if (isExpired(holder, tx.now) || holder.state === "ended") {
+    if (holder.state !== "ended") await expireLease(tx, holder);
+    await removeNameOfEnded(tx, holder, name);
+  } else if (isOwnedBy(tx, holder, to.owner, formerOwner)) {
     if (isCommitted(holder) && !isCommitted(to)) return false;
     await replaceLease(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
   } else if (isPreemptible(tx, holder, to.owner))
     await endLease(tx, holder, quarantineEnd(tx, holder), { reason: "taken", takenBy: to.owner });
   else throw nameTakenError(name, show(tx, holder));
   return true;
+}
+
+/** Its pool may be deleted. */
+async function removeNameOfEnded(tx: WriteBuffer, { pool, uid }: Lease, name: string): Promise<void> {
+  const record = await tx.get(leaseKey(pool, uid));
+  if (!record?.names) return;
+  const { names, ...rest } = record;
+  const others = names.filter((other) => other !== name);
+  replaceRows(tx, [record, {}], [{ ...rest, ...(others.length > 0 && { names: others }) }, {}]);
 }
 
 const hasSameRanges = async (tx: WriteBuffer, spec: PoolSpec): Promise<boolean> => {

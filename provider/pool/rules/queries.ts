@@ -9,12 +9,20 @@ import {
   freeFrom,
   leaseKey,
   leasesOf,
-  nameKey,
   poolOfKey,
   poolsFrom,
   type Span,
 } from "../storage/keys";
-import { holdersOf, isLive, leasesAt, leasesOfOwner, noCounts, occupies } from "../storage/leases";
+import {
+  holdersOf,
+  isLive,
+  leaseNamed,
+  leasesAt,
+  leasesOfOwner,
+  noCounts,
+  occupies,
+  wasOffer,
+} from "../storage/leases";
 import type { PoolRecord } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import {
@@ -61,9 +69,13 @@ async function leasesNamed(tx: WriteBuffer, pool: string, name: string): Promise
 }
 
 export async function holder(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
-  const place = await tx.get(nameKey(name));
-  const lease = place && (await tx.get(leaseKey(place.pool, place.uid)));
+  const lease = await leaseNamed(tx, name);
   return lease && isLive(lease, tx.now) ? lease : undefined;
+}
+
+export async function lastHolder(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
+  const lease = await leaseNamed(tx, name);
+  return lease && (isLive(lease, tx.now) || wasOffer(lease)) ? lease : undefined;
 }
 
 /** A committed lease before an offer. */

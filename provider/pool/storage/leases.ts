@@ -103,6 +103,12 @@ export async function getLeases(tx: WriteBuffer, pool: string, uids: string[]): 
   return leases;
 }
 
+/** The lease that has this name, whether or not it is live. */
+export async function leaseNamed(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
+  const place = await tx.get(nameKey(name));
+  return place && (await tx.get(leaseKey(place.pool, place.uid)));
+}
+
 export async function leasesOfOwner(tx: WriteBuffer, pool: string, owner: string): Promise<Lease[]> {
   const made = await tx.all(leasesWithHash(pool, ownerHash(owner)));
   const moved = await getLeases(tx, pool, await tx.all(leasesMovedTo(pool, owner)));
@@ -179,6 +185,8 @@ export const isExpired = ({ expiresAt }: { expiresAt?: number }, now: number): b
 /** Whether it is held or offered, and has not expired. */
 export const isLive = (lease: Lease, now: number): boolean =>
   lease.state !== "quarantined" && lease.state !== "ended" && !isExpired(lease, now);
+/** An offer, or the record of one that has ended. */
+export const wasOffer = ({ state, end }: Lease): boolean => state === "offered" || end?.wasOffer === true;
 /** Whether it takes its values: not while it waits for other leases to end, and not after its own end. */
 export const occupies = ({ state, waitsFor }: Pick<Lease, "state" | "waitsFor">): boolean =>
   state !== "ended" && waitsFor === undefined;

@@ -51,6 +51,45 @@ describe("two requests for one value in one run", () => {
   });
 });
 
+describe("a pool whose quota is reached", () => {
+  test.each<[what: string, pins: Record<string, string>]>([
+    ["swap their addresses", { a: "10.61.0.2", b: "10.61.0.1" }],
+    ["request others", { a: "10.61.0.4", b: "10.61.0.5" }],
+  ])("two resources may %s: what they hold is released before", async (_, pins) => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"], quota: { maxReservations: 3 } });
+    const held: Record<string, Values> = {};
+    for (const [name, ip] of Object.entries({ a: "10.61.0.1", b: "10.61.0.2", c: "10.61.0.3" }))
+      held[name] = await stage.make("IPReservation", name, inPool(pool, { ip }));
+    stage.newRun();
+    for (const [name, ip] of Object.entries(pins))
+      expect(await stage.preview("IPReservation", name, inPool(pool, { ip }), held[name])).toMatchObject({ ip });
+    expect(await stage.refusal("IPReservation", "d", inPool(pool))).toMatch(
+      /^POOL_QUOTA: IPPool lb would have 4 leases/,
+    );
+  });
+});
+
+describe("a shared address that was released", () => {
+  const request = (owner: string) => ({ pool: "pool/lb", owner, type: "StaticIP", sharingKey: "web" });
+
+  beforeEach(async () => {
+    await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"] });
+  });
+
+  test("is given to its owner again", async () => {
+    const held = await stage.pool.claim(request("a"));
+    await stage.pool.release(held.pool, held.leaseId);
+    expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
+  });
+
+  test("is not, if another lease has the same sharing key: the two share its address", async () => {
+    const held = await stage.pool.claim(request("a"));
+    await stage.pool.release(held.pool, held.leaseId);
+    const other = await stage.pool.claim(request("b"));
+    expect((await stage.pool.offer(request("a"))).extents).toEqual(other.extents);
+  });
+});
+
 describe("a network that changes in the same run", () => {
   test("a network whose layout changes: the values of its runners are not shown, and they keep their ids", async () => {
     const network = await stage.network();

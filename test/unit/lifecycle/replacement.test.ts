@@ -233,6 +233,19 @@ test.each(["web", "renamed"])(
   },
 );
 
+test("a renamed resource that this run deletes and creates again keeps the name that it was created with", async () => {
+  const { poolName, addressSpace, type, ranges } = pool;
+  const child = { parent: { poolName, addressSpace, type, ranges }, prefixLength: 30 };
+  const made = await stage.make("IPPool", "child", child);
+  const { inputs } = await check("IPPool", "renamed", child, made);
+  const renamed = await stage.of("IPPool").update("id", made, inputs);
+  stage.newRun();
+  const lifecycle = stage.of("IPPool");
+  await lifecycle.delete(renamed);
+  const again = await lifecycle.check({ owner: ownerOf("IPPool", "renamed"), dryRun: false }, undefined, child);
+  expect(again.inputs).toMatchObject({ poolName: "child" });
+});
+
 test.each<[change: string, changed: Values]>([
   ["its type", CHANGED],
   ["its type and ranges", { ...CHANGED, ranges: ["10.2.0.0/27"] }],

@@ -106,6 +106,7 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
   find: [["preview", ({ pool, lease }) => ({ pool, by: { value: String(lease.extents[0]!.first) } })]],
   endOf: [["preview", ({ pool, lease }) => ({ pool, uid: lease.uid })]],
   holder: [["preview", ({ pool }) => ({ name: pool })]],
+  lastHolder: [["preview", ({ pool }) => ({ name: pool })]],
   spec: [["preview", ({ pool }) => ({ pool })]],
   leases: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
   pools: [["preview", () => ({ prefix: "", limit: 10 })]],
@@ -124,7 +125,14 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
  * that its bearer could not read.
  */
 const ANSWERED = [
-  ...["hello preview", "importLeases preview", "openToken preview", "endOf preview", "holder preview"],
+  ...[
+    "hello preview",
+    "importLeases preview",
+    "openToken preview",
+    "endOf preview",
+    "holder preview",
+    "lastHolder preview",
+  ],
   ...["pools preview", "usages preview", "events preview", "identity preview", "findSeen preview"],
 ];
 
