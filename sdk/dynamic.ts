@@ -1,5 +1,5 @@
-import { createHash } from "node:crypto";
 import * as pulumi from "@pulumi/pulumi";
+import { requestedValues, shortHash } from "./declared";
 
 /** The properties of a resource class; written by the generator. */
 export interface Shape {
@@ -91,15 +91,6 @@ function declare(
   });
   for (const each of [name, ...earlier]) declaredResources.add(shortHash(`${type}::${each}`) + requestedValues(args));
 }
-
-const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
-
-/** The values that a resource requests; `?` for one that is an output. */
-const requestedValues = (args: Record<string, unknown>): string =>
-  ["ip", "ip6", "port", "runnerId"]
-    .filter((key) => args[key] !== undefined)
-    .map((key) => `=${["string", "number"].includes(typeof args[key]) ? args[key] : "?"}`)
-    .join("");
 
 /** Reads after all synchronous declarations of the program. Those after an `await` may be missing. */
 const afterDeclarations = <T>(read: () => T): Promise<T> =>

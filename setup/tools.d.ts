@@ -17,6 +17,10 @@ declare module "*/setup/tools.mjs" {
   export function fileBackend(folder: string): string;
 }
 
+declare module "*/setup/fuzz-engine.mjs" {
+  export function ensureFuzzEngine(): Promise<string>;
+}
+
 declare module "*/setup/vm-image.mjs" {
   export function imagePackages(suite: string): string[];
   /** Where the disk and kernel of emulated machines are; made by set-up. */

@@ -1,8 +1,9 @@
 import { isOverlayError } from "../../provider/errors";
 import { isSameStack, isStackOwner } from "../../provider/owner";
-import { openPool } from "../../provider/pool";
 import { uidOf } from "../../provider/pool/storage/leases";
 import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
+
+export type OpenPool = () => Promise<Pool>;
 
 /** The last run of a stack that has not succeeded since. */
 export type Unfinished = "failed up" | "killed destroy";
@@ -14,8 +15,8 @@ export interface StateLease {
 }
 
 /** What is wrong with a store whose stacks have these leases in their states. */
-export async function findStoreFaults(store: string, inStates: StateLease[]): Promise<string[]> {
-  const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
+export async function findStoreFaults(openPool: OpenPool, inStates: StateLease[]): Promise<string[]> {
+  const pool = await openPool();
   try {
     const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
     const leases: Lease[] = [];
@@ -43,8 +44,8 @@ export async function findStoreFaults(store: string, inStates: StateLease[]): Pr
 }
 
 /** Frees what a killed up has claimed for this stack and its state does not have, as an operator does with `overlayctl`. */
-export async function freeUnknownLeases(store: string, stack: string, leaseIds: string[]): Promise<void> {
-  const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
+export async function freeUnknownLeases(openPool: OpenPool, stack: string, leaseIds: string[]): Promise<void> {
+  const pool = await openPool();
   try {
     const isUnknown = ({ owner, leaseId }: Lease) =>
       owner.includes(`urn:pulumi:${stack}::`) && !leaseIds.includes(leaseId);

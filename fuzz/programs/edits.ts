@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import type { Random } from "../random";
 import { changeForwards, changeNetwork, newAddress, newNetwork, newRunner, newStaticIp } from "./host-resources";
 import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
@@ -38,7 +39,7 @@ const EDITS: Record<string, { weight: number; edit: Edit }> = {
 const HOST_EDITS: typeof EDITS = {
   addRunner: {
     weight: 2,
-    edit: (program, { random, naming, hosts }) => [...program, ...newRunner(random, naming, program, hosts)],
+    edit: (program, { random, naming, hosts }) => addRunner(program, newRunner(random, naming, program, hosts)),
   },
   addAddress: {
     weight: 4,
@@ -101,6 +102,19 @@ function pinTo(program: Program, each: Declaration, holder: string, id: number):
 function add(program: Program, { random, naming, others }: EditContext): Program | undefined {
   const added = newReservation(random, naming, program, others);
   return added && [...program, added];
+}
+
+/** Reservations on any runner of the network wait for the new one, too. So it comes right after the network. */
+function addRunner(program: Program, runners: Program): Program {
+  return runners.reduce((others, runner) => {
+    const { network } = runner.args;
+    const at = others.findIndex(({ name }) => isResourceReference(network) && name === network.$resource);
+    const waiting = others.map((each): Declaration => {
+      const waits = each.type === "IPReservation" && isDeepStrictEqual(each.args.network, network);
+      return waits ? { ...each, dependsOn: [...(each.dependsOn ?? []), runner.name] } : each;
+    });
+    return waiting.toSpliced(at + 1, 0, runner);
+  }, program);
 }
 
 function remove(program: Program, { random }: EditContext): Program | undefined {

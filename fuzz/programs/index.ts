@@ -1,15 +1,12 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { Lab } from "../../lab/lab";
 import { inParallel } from "../../lab/process";
 import { Random } from "../random";
+import { type Ground, prepareCli, prepareEngine } from "./ground";
 import { renderReproduction } from "./report";
 import { Scenario } from "./scenario";
-import { Disagreement, FuzzSession, type FuzzStep, newRunCounts, type RunCounts } from "./session";
+import { Disagreement, type FuzzStep, newRunCounts, type RunCounts } from "./session";
 import { shrinkSteps } from "./shrink";
-import { type StoreName, startStore, type TestStore } from "./store";
+import type { StoreName } from "./store";
 
 /** `npm run fuzz -- programs`: runs random scenarios, and shrinks the one that fails. */
 
@@ -35,13 +32,8 @@ export interface FuzzOptions {
   hosts?: boolean;
   /** How many scenarios run at a time. */
   workers: number;
-}
-
-/** What a session runs on. */
-interface Ground {
-  store: TestStore;
-  /** Runners of the lab; none: there is no lab. */
-  runners: string[];
+  /** Pulumi's engine without its CLI, on a store in memory and hosts in memory. `store` does not apply. */
+  inProcess?: boolean;
 }
 
 /** `npm run fuzz -- programs`: false if anything disagreed. */
@@ -54,6 +46,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
       programs: { type: "string", default: "1000000" },
       store: { type: "string", default: "sqlite" },
       hosts: { type: "boolean", default: false },
+      "in-process": { type: "boolean", default: false },
       workers: { type: "string", default: "1" },
       "shrink-seconds": { type: "string", default: "180" },
     },
@@ -67,6 +60,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
     store: values.store as StoreName,
     shrinkSeconds: number("shrink-seconds", 0),
     hosts: values.hosts,
+    inProcess: values["in-process"],
     workers: number("workers", 1),
   });
   console.log(`${scenarios} programs, ${textOf(counts)}, ${failures.length} disagreements`);
@@ -86,8 +80,8 @@ const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: Ru
 export async function fuzz(
   options: FuzzOptions,
 ): Promise<{ failures: FailedScenario[]; counts: RunCounts; scenarios: number }> {
-  const store = await startStore(options.store);
-  const ground: Ground = { store, runners: options.hosts ? ["r1", "r2"] : [] };
+  const runners = options.hosts ? ["r1", "r2"] : [];
+  const ground = await (options.inProcess ? prepareEngine(runners) : prepareCli(options.store, runners));
   const [failures, counts] = [[] as FailedScenario[], newRunCounts()];
   let scenarios = 0;
   const work = async () => {
@@ -108,7 +102,7 @@ export async function fuzz(
       options.workers,
     );
   } finally {
-    await store.stop();
+    await ground.stop();
   }
   return { failures, counts, scenarios };
 }
@@ -116,7 +110,7 @@ export async function fuzz(
 async function runScenario(seed: number, ground: Ground, rounds?: number) {
   const scenario = new Scenario(new Random(seed), rounds, ground.runners);
   const steps: FuzzStep[] = [];
-  return inSession(ground, async (session) => {
+  return ground.inSession(async (session) => {
     const disagreement = await disagreementIn(async () => {
       for (let round = scenario.next(); round; round = scenario.next()) {
         for (const step of round) {
@@ -131,7 +125,7 @@ async function runScenario(seed: number, ground: Ground, rounds?: number) {
 
 /** Runs given steps on a new store. */
 export function replay(steps: FuzzStep[], ground: Ground): Promise<Disagreement | undefined> {
-  return inSession(ground, (session) =>
+  return ground.inSession((session) =>
     disagreementIn(async () => {
       for (const step of steps) await session.run(step);
     }),
@@ -162,18 +156,5 @@ async function disagreementIn(act: () => Promise<void>): Promise<Disagreement | 
   } catch (error) {
     if (error instanceof Disagreement) return error;
     return new Disagreement("the fuzzer failed", error instanceof Error ? String(error.stack) : String(error));
-  }
-}
-
-async function inSession<T>({ store, runners }: Ground, act: (session: FuzzSession) => Promise<T>): Promise<T> {
-  const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
-  const url = await store.create();
-  const lab = runners.length > 0 ? await Lab.up({ runners: runners.length }) : undefined;
-  try {
-    return await act(new FuzzSession(home, url, lab));
-  } finally {
-    await lab?.down();
-    await store.drop(url);
-    rmSync(home, { recursive: true, force: true });
   }
 }

@@ -1,9 +1,7 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
-import type { Lab } from "../../lab/lab";
-import { findStoreFaults, freeUnknownLeases, type Unfinished } from "./check-store";
+import { findStoreFaults, freeUnknownLeases, type OpenPool, type Unfinished } from "./check-store";
 import { type Arg, isValueReference, type Program } from "./program";
-import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
+import type { Ended, FuzzStack, Kill, Shown, StateEntry, Values } from "./stack";
 
 /** Runs the steps of a scenario, and compares preview, up, state and store. */
 
@@ -50,6 +48,9 @@ export const newRunCounts = (): RunCounts => ({
   unshown: 0,
 });
 
+/** A stack that the CLI runs, or Pulumi's engine alone. */
+export type StackUnderTest = Pick<FuzzStack, keyof FuzzStack>;
+
 interface PromiseOfPreview {
   shown: Shown;
   /** How many ups there had been in all stacks. */
@@ -69,7 +70,7 @@ const PREVIEWS_TO_SETTLE = 4;
 /** Stacks on one store. Runs steps, and compares the output, state and store after each run. */
 export class FuzzSession {
   readonly counts = newRunCounts();
-  readonly #stacks = new Map<number, FuzzStack>();
+  readonly #stacks = new Map<number, StackUnderTest>();
   /** What previews have shown, by stack and program. An up of the stack ends its promises. */
   readonly #promises = new Map<number, Map<string, PromiseOfPreview>>();
   readonly #values = new Map<number, Arg>();
@@ -80,9 +81,8 @@ export class FuzzSession {
   #ups = 0;
 
   constructor(
-    private readonly home: string,
-    readonly store: string,
-    private readonly lab?: Lab,
+    private readonly newStack: (name: string) => StackUnderTest,
+    private readonly openPool: OpenPool,
   ) {}
 
   async run(step: FuzzStep): Promise<StepOutcome> {
@@ -95,17 +95,17 @@ export class FuzzSession {
     return this.#destroy(step, stack, program);
   }
 
-  async #stack(index: number): Promise<FuzzStack> {
+  async #stack(index: number): Promise<StackUnderTest> {
     const known = this.#stacks.get(index);
     if (known) return known;
-    const stack = new FuzzStack(this.home, `s${index}`, this.store, this.lab);
+    const stack = this.newStack(`s${index}`);
     this.#stacks.set(index, stack);
     await stack.init();
     return stack;
   }
 
   /** Resolves references to values. A reference to a resource that does not exist is dropped. */
-  #resolve(stack: FuzzStack, program: Program): Program {
+  #resolve(stack: StackUnderTest, program: Program): Program {
     const state = stack.state();
     return program.map((each) => ({
       ...each,
@@ -121,7 +121,7 @@ export class FuzzSession {
     }));
   }
 
-  async #preview(index: number, stack: FuzzStack, program: Program, expires = false): Promise<Shown> {
+  async #preview(index: number, stack: StackUnderTest, program: Program, expires = false): Promise<Shown> {
     const promises = this.#promises.get(index) ?? new Map<string, PromiseOfPreview>();
     this.#promises.set(index, promises);
     this.#previewed.add(index);
@@ -154,20 +154,20 @@ export class FuzzSession {
     return shown;
   }
 
-  async #previewWithExpiry(stack: FuzzStack): Promise<Shown> {
-    const shown = await stack.preview({ OVERLAY_OFFER_TTL: "1" });
-    await sleep(1100);
+  async #previewWithExpiry(stack: StackUnderTest): Promise<Shown> {
+    const shown = await stack.preview({ offerTtl: 1 });
+    await stack.pass(1100);
     return shown;
   }
 
   #checkUnshown({ planned, text }: Shown): void {
-    const unshown = [...planned].filter(([, { inputs }]) => Object.values(inputs).some(isUnknown));
+    const unshown = unshownIn({ planned });
     this.counts.unshown += unshown.length;
     if (unshown.length > 0 && !text.includes("not shown in this preview"))
-      throw new Disagreement("a value is not shown, and no warning says why", unshown.map(([name]) => name).join(", "));
+      throw new Disagreement("a value is not shown, and no warning says why", unshown.join(", "));
   }
 
-  async #up(step: FuzzStep & { act: "up" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
+  async #up(step: FuzzStep & { act: "up" }, stack: StackUnderTest, program: Program): Promise<StepOutcome> {
     const earlier = this.#promises.get(step.stack)?.get(JSON.stringify(program));
     const shown = step.previewFirst ? await this.#preview(step.stack, stack, program) : earlier?.shown;
     const isStale = !step.previewFirst && earlier !== undefined && (earlier.expired || earlier.ups !== this.#ups);
@@ -185,7 +185,9 @@ export class FuzzSession {
       const isInUse = shown !== undefined && shown.deleted.length > 0 && ended.text.includes("POOL_IN_USE: ");
       // In a full pool a preview of another branch gets the offers of this one. An up without a preview then stops, and names both.
       const isPreempted = !step.previewFirst && earlier?.mayBePreempted && preemptedIn(stack.name).test(ended.text);
-      const mayFail = shown?.code !== 0 || isStale || isInUse || isPreempted || shown.text.includes("POOL_NOT_FOUND");
+      const isUndecided = shown !== undefined && isRefusedUnshown(shown, ended.text);
+      const mayFail =
+        shown?.code !== 0 || isStale || isInUse || isPreempted || isUndecided || shown.text.includes("POOL_NOT_FOUND");
       if (!mayFail) throw new Disagreement(ended.wasKilled ? KILLED : "preview succeeded, up failed", ended.text);
       return "refused";
     }
@@ -196,7 +198,7 @@ export class FuzzSession {
     return "done";
   }
 
-  async #runUp({ stack: index, kill }: FuzzStep & { act: "up" }, stack: FuzzStack): Promise<Ended> {
+  async #runUp({ stack: index, kill }: FuzzStep & { act: "up" }, stack: StackUnderTest): Promise<Ended> {
     this.#promises.delete(index);
     this.#ups++;
     this.counts.ups++;
@@ -207,11 +209,11 @@ export class FuzzSession {
     this.counts.ups++;
     const again = await stack.up();
     // Its check was refused, as it would have been without the kill: no resource takes over what the killed up has claimed.
-    if (again.code !== 0) await freeUnknownLeases(this.store, stack.name, stack.leaseIds());
+    if (again.code !== 0) await freeUnknownLeases(this.openPool, stack.name, stack.leaseIds());
     return { ...again, wasKilled: true };
   }
 
-  async #destroy(step: FuzzStep & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<StepOutcome> {
+  async #destroy(step: FuzzStep & { act: "destroy" }, stack: StackUnderTest, program: Program): Promise<StepOutcome> {
     const before = stack.state();
     const isSettled = !this.#unfinished.has(step.stack);
     this.#promises.delete(step.stack);
@@ -261,7 +263,7 @@ export class FuzzSession {
 
   /** After a successful up. */
   async #checkDone(
-    stack: FuzzStack,
+    stack: StackUnderTest,
     program: Program,
     before: Map<string, StateEntry>,
     shown: Shown | undefined,
@@ -292,9 +294,20 @@ export class FuzzSession {
     const inStates = [...this.#stacks].flatMap(([index, stack]) =>
       stack.leaseIds().map((id) => ({ id, unfinished: this.#unfinished.get(index) })),
     );
-    const [problem] = await findStoreFaults(this.store, inStates);
+    const [problem] = await findStoreFaults(this.openPool, inStates);
     if (problem) throw new Disagreement("store and state differ", `${problem}\n${failure}`);
   }
+}
+
+/** Names of resources whose values were not shown. */
+const unshownIn = ({ planned }: Pick<Shown, "planned">): string[] =>
+  [...planned].filter(([, { inputs }]) => Object.values(inputs).some(isUnknown)).map(([name]) => name);
+
+/** Whether up has refused a resource whose inputs preview could not check, because they were not known yet. */
+function isRefusedUnshown(shown: Shown, failure: string): boolean {
+  const refused = [...failure.matchAll(/resource '([^']+)' has a problem: (?!PLAN_STALE)/g)].map(([, name]) => name!);
+  const unshown = unshownIn(shown);
+  return refused.length > 0 && refused.every((name) => unshown.includes(name));
 }
 
 const KILLED = "up after a killed up failed";

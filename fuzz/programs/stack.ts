@@ -76,6 +76,9 @@ const traceSchema = z.object({ pid: z.number(), call: z.string().optional() });
 
 const PROJECT = "fuzz";
 
+/** What the types of our resources begin with. */
+export const DYNAMIC_TYPE = "pulumi-nodejs:dynamic/overlay:";
+
 /** One stack of the fixed program, driven through the real `pulumi` on a file backend. */
 export class FuzzStack {
   readonly #folder: string;
@@ -131,18 +134,13 @@ export class FuzzStack {
     writeFileSync(join(this.#folder, "program.json"), JSON.stringify(program));
   }
 
-  async preview(env: NodeJS.ProcessEnv = {}): Promise<Shown> {
+  /** `offerTtl`: in seconds. */
+  async preview({ offerTtl }: { offerTtl?: number } = {}): Promise<Shown> {
+    const env = offerTtl === undefined ? {} : { OVERLAY_OFFER_TTL: String(offerTtl) };
     const { code, text } = await this.#pulumi(["preview", "--json"], false, env);
-    const planned: Shown["planned"] = new Map();
-    const deleted = new Set<string>();
-    const json = code === 0 ? planSchema.parse(jsonIn(text)) : { steps: [] };
-    for (const { op, urn, newState } of json.steps) {
-      if (!isOurs(urn)) continue;
-      if (op === "delete") deleted.add(nameIn(urn));
-      else if (newState && !op.startsWith("delete"))
-        planned.set(nameIn(urn), { op, inputs: comparable(newState.inputs ?? {}) });
-    }
-    return { code, text, planned, deleted: [...deleted].filter((name) => !planned.has(name)) };
+    const { steps } = code === 0 ? planSchema.parse(jsonIn(text)) : { steps: [] };
+    const ours = steps.filter(({ urn }) => urn.includes(DYNAMIC_TYPE));
+    return { code, text, ...planOf(ours.map(({ newState, ...step }) => ({ ...step, inputs: newState?.inputs }))) };
   }
 
   up(kill?: Kill): Promise<Ended> {
@@ -153,6 +151,10 @@ export class FuzzStack {
     return this.#pulumi(["destroy", "--yes", "--skip-preview", "--color", "never"], kill ?? false);
   }
 
+  async pass(milliseconds: number): Promise<void> {
+    await sleep(milliseconds);
+  }
+
   /** Removes the lock that a killed CLI has left. Without a lock it fails, which does no harm. */
   async cancel(): Promise<void> {
     await this.#pulumi(["cancel", "--yes"]);
@@ -160,8 +162,7 @@ export class FuzzStack {
 
   /** Resources of ours, by name. */
   state(): Map<string, StateEntry> {
-    const current = this.#resources().filter((each) => !each.delete);
-    return new Map(current.map(({ urn, inputs = {} }) => [nameIn(urn), { inputs: comparable(inputs) }]));
+    return stateOf(this.#resources());
   }
 
   /** Of all resources of ours, also of those that are yet to be deleted. */
@@ -175,7 +176,7 @@ export class FuzzStack {
     const { checkpoint } = stateSchema.parse(JSON.parse(readFileSync(file, "utf8")));
     const resources = checkpoint.latest?.resources ?? [];
     // `pendingReplacement`: it was deleted, and a failed up has not created it again.
-    return resources.filter(({ urn, pendingReplacement }) => isOurs(urn) && !pendingReplacement);
+    return resources.filter(({ urn, pendingReplacement }) => urn.includes(DYNAMIC_TYPE) && !pendingReplacement);
   }
 
   /** `kill` false: nothing is killed, and Pulumi need not write its state after every resource. */
@@ -247,7 +248,28 @@ export class FuzzStack {
 /** Warnings may be printed before and after it. */
 const jsonIn = (text: string): unknown => JSON.parse(text.slice(text.indexOf("{"), text.lastIndexOf("\n}") + 2));
 
-const isOurs = (urn: string): boolean => urn.includes("pulumi-nodejs:dynamic/overlay:");
+/** What the steps of a preview plan for our resources. */
+export function planOf(
+  steps: { op: string; urn: string; inputs?: Values | undefined }[],
+): Pick<Shown, "planned" | "deleted"> {
+  const planned: Shown["planned"] = new Map();
+  const deleted = new Set<string>();
+  for (const { op, urn, inputs } of steps) {
+    if (op === "delete") deleted.add(nameIn(urn));
+    else if (inputs && !op.startsWith("delete")) planned.set(nameIn(urn), { op, inputs: comparable(inputs) });
+  }
+  return { planned, deleted: [...deleted].filter((name) => !planned.has(name)) };
+}
+
+/** Our resources in a state, by name, without those that are yet to be deleted. */
+export const stateOf = (
+  resources: { urn: string; delete?: boolean | undefined; inputs?: Values | undefined }[],
+): Map<string, StateEntry> =>
+  new Map(
+    resources
+      .filter((each) => !each.delete)
+      .map(({ urn, inputs = {} }) => [nameIn(urn), { inputs: comparable(inputs) }]),
+  );
 
 const nameIn = (urn: string): string => urn.split("::").at(-1)!;
 

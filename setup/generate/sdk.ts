@@ -126,7 +126,7 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
 });
 
 /** Whether check always gives it a value: in previews Pulumi calls every output unknown that is not there. */
-const isKnown = (def: Definition, property: string): boolean =>
+export const isKnown = (def: Definition, property: string): boolean =>
   property === def.nameInput ||
   (property in def.computed.shape && !isOptional(def, property)) ||
   def.inputs.shape[property]!.safeParse(undefined).data !== undefined;

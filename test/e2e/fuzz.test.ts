@@ -3,10 +3,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { fuzz, replay } from "../../fuzz/programs";
+import { prepareCli } from "../../fuzz/programs/ground";
 import type { Program } from "../../fuzz/programs/program";
 import type { FuzzStep } from "../../fuzz/programs/session";
 import { FuzzStack } from "../../fuzz/programs/stack";
-import { startStore } from "../../fuzz/programs/store";
 
 test("the backend of a fuzzed stack has no file that a killed CLI could leave half written", async () => {
   const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
@@ -22,15 +22,15 @@ test("a destroy that is killed is followed by an up, and offers that expire by t
     { type: "IPReservation", name: "a", args: { pool: { $resource: "p" } } },
   ];
   const more: Program = [...program, { type: "IPReservation", name: "b", args: { pool: { $resource: "p" } } }];
-  const store = await startStore("sqlite");
-  onTestFinished(() => store.stop());
+  const ground = await prepareCli("sqlite", []);
+  onTestFinished(() => ground.stop());
   const steps: FuzzStep[] = [
     { act: "up", stack: 0, program, previewFirst: true },
     { act: "destroy", stack: 0, program, kill: { afterChanges: 1, milliseconds: 0, target: "both" } },
     { act: "preview", stack: 0, program: more, expires: true },
     { act: "up", stack: 0, program: more, previewFirst: false },
   ];
-  expect(await replay(steps, { store, runners: [] })).toBeUndefined();
+  expect(await replay(steps, ground)).toBeUndefined();
 });
 
 /** A short part of `npm run fuzz -- programs`: two stacks, previews of both before either goes up, and a pool found by tenant and type. */

@@ -1,0 +1,186 @@
+import { readDeclared } from "../../provider/lifecycle/declared";
+import type { Dependencies } from "../../provider/lifecycle/dependencies";
+import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
+import { UNKNOWN } from "../../provider/lifecycle/values";
+import { StoredPool } from "../../provider/pool/pool";
+import type { Store } from "../../provider/pool/storage/store";
+import { referencesOf } from "../../provider/resource";
+import { resourceOf } from "../../provider/resources";
+import { requestedValues, shortHash } from "../../sdk/declared";
+import { isKnown } from "../../setup/generate/sdk";
+import { type FakeFleet, fakeDependencies } from "../../test/unit/lifecycle/fake-fleet";
+import type { EngineAnswer, EngineCall, EngineDeclaration } from "./engine-process";
+import { type Arg, isResourceReference, type Program, referencesIn } from "./program";
+import { DYNAMIC_TYPE, type Kill, type Values } from "./stack";
+
+/** What the provider works on. */
+export interface EngineGround {
+  store: Store;
+  fleet: FakeFleet;
+}
+
+export interface RunOptions {
+  stack: string;
+  program: Program;
+  dryRun: boolean;
+  /** Seconds. */
+  offerTtl: number;
+  kill?: Kill | undefined;
+}
+
+/** Addresses of the hosts that a lab would have. They exist in the fake fleet only. */
+const HOSTS: Record<string, string> = { hub: "192.0.2.1", r1: "192.0.2.11", r2: "192.0.2.12" };
+
+const CHANGES = ["create", "update", "delete"];
+
+/** After how many accesses to the store, from the last change on, the provider is killed: for the milliseconds of `Kill`. */
+const ACCESSES: Record<number, number> = { 0: 0, 5: 1, 20: 2, 60: 4, 150: 7 };
+
+const never = new Promise<never>(() => {});
+
+/** What the SDK and the process of the provider do in one run of Pulumi. */
+export class ProviderRun {
+  readonly warnings = new Set<string>();
+  wasKilled = false;
+  readonly #lifecycles = new Map<string, Lifecycle>();
+  readonly #dependencies: Dependencies;
+  /** As the SDK describes the resources of the program. */
+  readonly #declared: string[];
+  #changes = 0;
+  #accesses = 0;
+  readonly #killed: Promise<EngineAnswer>;
+  #end!: () => void;
+
+  constructor(
+    { store, fleet }: EngineGround,
+    private readonly options: RunOptions,
+  ) {
+    const { offerTtl, program, kill } = options;
+    const settings = { offerTtl, quarantine: 300, swapWait: 0.3 };
+    const pool = new StoredPool(kill ? this.#untilKilled(store, kill) : store, settings);
+    this.#dependencies = { ...fakeDependencies(fleet, pool), warn: (text) => this.warnings.add(text) };
+    this.#declared = program.flatMap(({ type, name, aliases = [], args }) =>
+      [name, ...aliases].map((each) => shortHash(`${type}::${each}`) + requestedValues(args)),
+    );
+    this.#killed = new Promise((resolve) => {
+      this.#end = () => {
+        this.wasKilled = true;
+        resolve({ error: "the provider was killed" });
+      };
+    });
+  }
+
+  declarations(): EngineDeclaration[] {
+    const { program } = this.options;
+    return program.map(({ type, name, aliases = [], dependsOn = [], component = "", args }) => ({
+      type,
+      name,
+      aliases,
+      dependsOn: dependsOn.filter((other) => program.some((each) => each.name === other)),
+      component,
+      propertyDeps: Object.fromEntries(
+        Object.entries(args)
+          .map(([key, arg]): [string, string[]] => [key, [...new Set(referencesIn(arg))]])
+          .filter(([, names]) => names.length > 0),
+      ),
+    }));
+  }
+
+  async answer({ method, args }: EngineCall): Promise<EngineAnswer> {
+    if (method === "inputs") return { value: this.#inputs(String(args.name), args.outputs as Record<string, Values>) };
+    const isChange = CHANGES.includes(method);
+    const { kill } = this.options;
+    if (kill?.milliseconds === 0 && isChange && this.#changes >= kill.afterChanges) this.#end();
+    if (this.wasKilled) return this.#killed;
+    const answer = await Promise.race([this.#killed, this.#call(method, args)]);
+    if (isChange) this.#changes++;
+    return answer;
+  }
+
+  async #call(method: string, args: Record<string, unknown>): Promise<EngineAnswer> {
+    const type = String(args.urn).split("::").at(-2)!.split(DYNAMIC_TYPE).at(-1)!;
+    const lifecycle = this.#lifecycles.get(type) ?? new Lifecycle(resourceOf(type), this.#dependencies);
+    this.#lifecycles.set(type, lifecycle);
+    const [olds, news] = [(args.olds ?? {}) as Values, (args.news ?? {}) as Values];
+    try {
+      if (method === "check") return { value: await this.#check(lifecycle, olds, news) };
+      if (method === "diff") return { value: await lifecycle.diff(olds, news) };
+      if (method === "create") return { value: await lifecycle.create(news) };
+      if (method === "update") return { value: { props: await lifecycle.update(String(args.id), olds, news) } };
+      await lifecycle.delete(olds);
+      return {};
+    } catch (error) {
+      const message = error instanceof Error ? error.message : String(error);
+      if (error instanceof PartialFailure) return { error: message, value: { id: error.id, props: error.properties } };
+      return { error: message };
+    }
+  }
+
+  #check(lifecycle: Lifecycle, olds: Values, news: Values) {
+    const { owner, declared, program, ...inputs } = news;
+    const caller = {
+      owner: String(owner),
+      dryRun: this.options.dryRun,
+      program: String(program),
+      ...(typeof declared === "string" && { movesAway: readDeclared(declared) }),
+    };
+    return lifecycle.check(caller, olds.owner === undefined ? undefined : olds, inputs);
+  }
+
+  /** The properties that the SDK makes of the arguments of a resource. `outputs`: of the resources that it depends on, by name. */
+  #inputs(name: string, outputs: Record<string, Values>): Values {
+    const { program, stack } = this.options;
+    const { type, args, component } = program.find((each) => each.name === name)!;
+    const inputs = this.#resolve(args, outputs) as Values;
+    for (const [key, references] of referencesOf(resourceOf(type))) {
+      const arg = args[key];
+      if (!isResourceReference(arg)) continue;
+      const target = program.find((each) => each.name === arg.$resource)!;
+      const { passes, fills = {} } = references.find(({ to }) => to === target.type)!;
+      const given = this.#resolve(target.args, outputs) as Values;
+      const passed = (property: string) =>
+        isKnown(resourceOf(target.type), property)
+          ? this.#orUnknown(outputs[target.name]?.[property])
+          : given[property];
+      inputs[key] = Object.fromEntries(passes.map((property) => [property, passed(property)]));
+      for (const [input, property] of Object.entries(fills)) inputs[input] ??= given[property];
+    }
+    const group = component ? "fuzz:index:Group$" : "";
+    return {
+      ...inputs,
+      owner: `fuzz/urn:pulumi:${stack}::fuzz::${group}overlay:index:${type}::${name}`,
+      ...(requestedValues(args) !== "" && { declared: this.#declared.join(" ") }),
+      program: shortHash([...new Set(this.#declared)].sort().join(" ")),
+    };
+  }
+
+  #resolve(arg: Arg, outputs: Record<string, Values>): unknown {
+    if (typeof arg !== "object") return arg;
+    if (Array.isArray(arg)) return arg.map((each) => this.#resolve(each, outputs));
+    if (isResourceReference(arg)) return arg.output ? this.#orUnknown(outputs[arg.$resource]?.[arg.output]) : arg;
+    if ("$host" in arg) return { host: HOSTS[String(arg.$host)], user: "root" };
+    return Object.fromEntries(Object.entries(arg).map(([key, each]) => [key, this.#resolve(each as Arg, outputs)]));
+  }
+
+  /** In a preview, the SDK calls every output unknown that is not there. */
+  #orUnknown(value: unknown): unknown {
+    return value === undefined && this.options.dryRun ? UNKNOWN : value;
+  }
+
+  /** The store as the provider sees it: no access ends after the kill. */
+  #untilKilled(store: Store, kill: Kill): Store {
+    const access = async <T>(act: () => Promise<T>): Promise<T> => {
+      const isDue = this.#changes >= kill.afterChanges;
+      if (isDue && this.#accesses++ >= ACCESSES[kill.milliseconds]!) this.#end();
+      if (this.wasKilled) return never;
+      const result = await act();
+      return this.wasKilled ? never : result;
+    };
+    return {
+      readOnly: store.readOnly,
+      transact: (work, promised) => access(() => store.transact(work, promised)),
+      read: (work) => access(() => store.read(work)),
+      close: () => store.close(),
+    };
+  }
+}
