@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { PLACED, REQUESTS, requestLeaseName } from "../lease-names";
+import { placementInLeaseName, REQUESTS, requestLeaseName } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -48,7 +48,7 @@ export class CallerAccess implements Access {
   mayName(name: string, lease: Lease): boolean {
     if ([IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind))) return this.#mayNamePool(name, lease);
     if (name.startsWith(REQUESTS)) return name.startsWith(requestLeaseName(this.caller.name, ""));
-    return !name.startsWith(PLACED) || !this.#isNameOfOther(name.slice(PLACED.length));
+    return !this.#isNameOfOther(placementInLeaseName(name) ?? "");
   }
 
   mayOpen(spec: PoolSpec, lease: Lease): boolean {

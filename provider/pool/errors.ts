@@ -105,7 +105,7 @@ export const promiseMovedError = (spec: PoolSpec, promised: Lease): OverlayError
 export const promiseMovedWarning = (spec: PoolSpec, promised: Lease): string => movedText(spec, promised);
 
 const movedText = (spec: PoolSpec, promised: Lease): string =>
-  `${promiseText(spec, promised)}, but it now gets one of ${describePool(spec.name)}.`;
+  `${promiseText(spec, promised)}, but the pool that is now chosen for it is ${describePool(spec.name)}.`;
 
 const promiseText = (spec: PoolSpec, { pool, owner, extents, createdAt }: Lease): string =>
   `${capitalize(describeValues(spec, extents))} of ${describePool(pool)} was promised to ${shortName(owner)} at ${formatTime(createdAt)}`;

@@ -188,8 +188,8 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.holder(tx, name));
   }
 
-  lastHolder(name: string) {
-    return this.#read((tx) => queries.lastHolder(tx, name));
+  promiseNamed(name: string) {
+    return this.#read((tx) => queries.promiseNamed(tx, name));
   }
 
   spec(pool: string) {

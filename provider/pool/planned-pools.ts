@@ -101,8 +101,8 @@ export class PlannedPools {
   /** Shared values are not counted: how many are needed is decided when they are claimed. */
   mustFitReplacement(request: Request): void {
     const { pool, owner, want, size = 1n, also = [], sharingKey } = request;
-    const spec = this.#byPool.get(pool)?.spec;
-    if (spec?.name !== pool) return;
+    const spec = this.replacementOf(pool);
+    if (!spec) return;
     mustAllow(spec, request);
     if (sharingKey !== undefined) return;
     if (!want) mustAssign(spec);
@@ -114,12 +114,18 @@ export class PlannedPools {
   }
 
   fitsReplacement(request: Request, extents: Extent[]): boolean {
-    const spec = this.#byPool.get(request.pool)?.spec;
-    return spec?.name !== request.pool || canGive(spec, request, extents);
+    const spec = this.replacementOf(request.pool);
+    return !spec || canGive(spec, request, extents);
   }
 
   isReplaced(pool: string): boolean {
     return this.#byPool.has(pool);
+  }
+
+  /** What a pool that is replaced will be, if that is known. */
+  replacementOf(pool: string): PoolSpec | undefined {
+    const spec = this.#byPool.get(pool)?.spec;
+    return spec?.name === pool ? spec : undefined;
   }
 
   markEnding(lease: Lease): void {

@@ -159,7 +159,7 @@ export class PoolRun implements Pool {
   }
 
   plannedSpec(spec: PoolSpec): PoolSpec {
-    return this.#pools.changeOf(spec.name) ?? spec;
+    return this.#pools.changeOf(spec.name) ?? this.#pools.replacementOf(spec.name) ?? spec;
   }
 
   willGive(request: Request): Promise<boolean> {
@@ -256,8 +256,8 @@ export class PoolRun implements Pool {
     return this.operations.holder(name);
   }
 
-  lastHolder(name: string) {
-    return this.operations.lastHolder(name);
+  promiseNamed(name: string) {
+    return this.operations.promiseNamed(name);
   }
 
   spec(pool: string) {

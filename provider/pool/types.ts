@@ -429,8 +429,8 @@ export interface Queries {
   endOf(pool: string, uid: string): Promise<Lease | undefined>;
   /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
-  /** The same; or, of a name that tells which pool was chosen for an owner, the offer that had it, and has ended. */
-  lastHolder(name: string): Promise<Lease | undefined>;
+  /** The offer that has this name, also if it has expired, or the record of an offer that was not claimed. */
+  promiseNamed(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
   /** By name. */

@@ -1,6 +1,6 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { placementLeaseName } from "../lease-names";
+import { placementLeaseName, shownLeaseName } from "../lease-names";
 import { isCommitted, isShownTo, type Lease, type Pool, type PoolSpec, type Usage } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
@@ -21,14 +21,11 @@ export interface PlacementRequest {
  * left by a preview, and by an up of a program to which it was not shown.
  */
 export async function chooseRunner(request: PlacementRequest, context: AllocationContext): Promise<RunnerSettings> {
-  const { pool, owner, olds, dryRun } = context;
-  if (dryRun && pool.isReplaced(networkPool(request.network))) return rejectReplaced(request, context);
-  const before = olds?.runner as RunnerSettings | undefined;
-  const lease = await findPlaced(placementLeaseName(request.network, owner), pool);
-  const current = [
-    before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
-    lease?.pool,
-  ];
+  const { pool, owner } = context;
+  const before = formerRunnerPool(request, context);
+  if (await isToBeCreatedAgain(request, context, before)) return rejectReplaced(request, context);
+  const lease = await findChosenLease(placementLeaseName(request.network, owner), context);
+  const current = [before, lease?.pool];
   const mayLeave = mayLeavePool(context, lease);
   for (const name of current) {
     const spec = name === undefined ? undefined : await pool.spec(name);
@@ -45,13 +42,25 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   return parseSettings(storedRunner, best.spec);
 }
 
-/** The runners are created again, too. Which one is chosen then cannot be promised. */
-async function rejectReplaced(
+function formerRunnerPool({ network }: PlacementRequest, { olds }: AllocationContext): string | undefined {
+  const before = olds?.runner as RunnerSettings | undefined;
+  return before?.networkName === network ? addressPool(network, before.runnerName) : undefined;
+}
+
+/** In a preview: whether the network is replaced, and the reservation is new, or Pulumi deletes it first. */
+async function isToBeCreatedAgain(
   { network }: PlacementRequest,
-  { pool, owner, program }: AllocationContext,
-): Promise<never> {
-  const offer = await pool.lastHolder(placementLeaseName(network, owner));
-  if (offer) await pool.retract({ pool: offer.pool, owner, type: offer.type, ...(program && { program }) });
+  { pool, olds, dryRun }: AllocationContext,
+  before: string | undefined,
+): Promise<boolean> {
+  if (!dryRun || !pool.isReplaced(networkPool(network))) return false;
+  const held = before === undefined ? undefined : await pool.find(before, { owner: String(olds!.owner) });
+  return !held || !isCommitted(held) || pool.isEnding(held);
+}
+
+/** The runners of the network are created again, too. Which one is chosen then cannot be promised. */
+async function rejectReplaced({ network }: PlacementRequest, context: AllocationContext): Promise<never> {
+  await retractChosen(placementLeaseName(network, context.owner), context);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `Network ${network} is being replaced, and its runners with it.`,
@@ -59,12 +68,27 @@ async function rejectReplaced(
   );
 }
 
-/** The lease or offer of this name; also an offer that has ended, if its values are still free. */
-export async function findPlaced(name: string, pool: Pool): Promise<Lease | undefined> {
-  const lease = await pool.lastHolder(name);
-  if (lease?.state !== "ended") return lease;
-  for (const { first } of lease.extents) if (await pool.find(lease.pool, { value: first })) return undefined;
-  return lease;
+/** A preview that shows no value ends what earlier ones have promised to the owner in the pool that was chosen. */
+export async function retractChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
+  const offer = await pool.promiseNamed(program === undefined ? name : shownLeaseName(program, name));
+  if (offer) await pool.retract({ pool: offer.pool, owner, type: offer.type, ...(program && { program }) });
+}
+
+/**
+ * The lease that tells which pool was chosen for an owner: what it holds; what this program was shown, also if that offer has ended, but its
+ * values are still free; else what another program was shown.
+ */
+export async function findChosenLease(name: string, { pool, program }: AllocationContext): Promise<Lease | undefined> {
+  const lease = await pool.holder(name);
+  if (lease && isCommitted(lease)) return lease;
+  const shown = await pool.promiseNamed(program === undefined ? name : shownLeaseName(program, name));
+  return shown && (await isStillFree(shown, pool)) ? shown : lease;
+}
+
+async function isStillFree({ state, pool: name, extents }: Lease, pool: Pool): Promise<boolean> {
+  if (state !== "ended") return true;
+  for (const { first } of extents) if (await pool.find(name, { value: first })) return false;
+  return true;
 }
 
 /** A preview of another program or stack has shown the pool of this lease, and this run does not create it. */

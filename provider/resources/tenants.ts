@@ -3,10 +3,10 @@ import { OverlayError } from "../errors";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
 import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
-import { DEFAULT_SPACE, poolNamed } from "../pool-names";
+import { capitalize, DEFAULT_SPACE, describePool, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
-import { findPlaced, isOnlyOffered, mayLeavePool } from "./placement";
+import { findChosenLease, isOnlyOffered, mayLeavePool, retractChosen } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -39,21 +39,41 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const { tenant, type } = request;
   const { pool, owner } = context;
   const before = formerPool(request, context.olds);
-  const lease = await findPlaced(tenantLeaseName(tenant, type, owner), pool);
+  const lease = await findChosenLease(tenantLeaseName(tenant, type, owner), context);
   const mayLeave = mayLeavePool(context, lease);
-  for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
+  const formerName = before && poolNamed(before.poolName);
+  for (const name of [formerName, lease?.pool]) {
     const stored = name === undefined ? undefined : await pool.spec(name);
     const spec = stored && pool.plannedSpec(stored);
     if (
       spec &&
       isSameTenant(spec.tenant, tenant) &&
       hasValue(spec, request) &&
+      (name === formerName || (typeOf(spec) === type && !(context.dryRun && pool.isReplaced(spec.name)))) &&
       !(mayLeave && (await isPoolOnlyOffered(spec, pool)))
     )
       return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(request, pool);
+  const replaced = context.dryRun ? own.find(({ name }) => pool.isReplaced(name)) : undefined;
+  if (replaced) await rejectReplaced(replaced, request, context);
   return own.length > 0 ? parseSettings(storedPool, own[0]!) : allocateBlock(tenant, type, context, "offer");
+}
+
+const typeOf = (spec: PoolSpec): string => parseSettings(storedPool, spec).type;
+
+/** In which of its pools the tenant gets an address then cannot be promised. */
+async function rejectReplaced(
+  { name }: PoolSpec,
+  { tenant, type }: TenantPoolRequest,
+  context: AllocationContext,
+): Promise<never> {
+  await retractChosen(tenantLeaseName(tenant, type, context.owner), context);
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `${capitalize(describePool(name))} is being replaced.`,
+    "A pool of the tenant is chosen once it exists.",
+  );
 }
 
 function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext["olds"]): PoolSettings | undefined {
@@ -67,7 +87,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<Poo
   for (const spec of (await pool.pools(poolNamed(""))).map((stored) => pool.plannedSpec(stored))) {
     const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
-      parseSettings(storedPool, spec).type === request.type &&
+      typeOf(spec) === request.type &&
       spec.name !== poolNamed(tenantBlockName(request.tenant, request.type));
     if (isOwn && !(await isPoolOnlyOffered(spec, pool))) own.push(spec);
   }

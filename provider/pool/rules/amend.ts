@@ -7,6 +7,7 @@ import {
   isExpired,
   isLive,
   replaceLease,
+  replaceRows,
   sharingKeyOf,
   specOf,
   uidOf,
@@ -162,7 +163,7 @@ export async function withdraw(tx: WriteBuffer, pool: string, leaseId: string): 
 
 /**
  * Removes a program from offers to this owner that it was shown, and from their records: it is promised nothing any more. The same in the
- * child pools of these offers. Requests by value stay.
+ * child pools of these offers. Requests by value stay. A pool that was deleted has records, too.
  */
 export async function retractOffers(
   tx: WriteBuffer,
@@ -170,17 +171,17 @@ export async function retractOffers(
   owner: string,
   program: string | undefined,
 ): Promise<void> {
-  if (!(await tx.get(poolKey(pool)))) return;
   for (const lease of await leasesOfRequester(tx, pool, owner)) await retractOffer(tx, lease, program);
 }
 
-async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
+export async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
   const wasShown = program === undefined ? lease.shownTo === undefined : lease.shownTo?.includes(program);
   if (!(lease.state === "offered" || lease.end?.wasOffer) || isByValue(lease) || !wasShown) return;
   for (const inside of lease.childPool ? await tx.all(leasesOf(lease.childPool)) : [])
     if (mayChange(tx, inside)) await retractOffer(tx, inside, program);
   const rest = removeShownTo(lease, program);
-  if (rest || lease.state === "ended") await replaceLease(tx, lease, rest);
+  if (lease.state === "ended") replaceRows(tx, [lease, {}], rest && [rest, {}]);
+  else if (rest) await replaceLease(tx, lease, rest);
   else await endLease(tx, lease, quarantineEnd(tx, lease));
 }
 

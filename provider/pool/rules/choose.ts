@@ -363,7 +363,7 @@ export async function mustKeepQuota(
   tx: WriteBuffer,
   spec: PoolSpec,
   { owner, uid }: Pick<Lease, "owner" | "uid">,
-  { isOffer = false, wasCounted = false }: { isOffer?: boolean; wasCounted?: boolean } = {},
+  { isOffer = false, wasCounted = false, formerOwner }: QuotaOptions = {},
 ): Promise<void> {
   if (!spec.quota) return;
   const isKept = async ({ offered, reserved, used, held }: Counts, without: Lease[]): Promise<boolean> =>
@@ -373,7 +373,7 @@ export async function mustKeepQuota(
     const { offered, reserved, used, held } = counts;
     if (await isKept(counts, [])) return;
     if (await expireOverdue(tx, spec.name)) continue;
-    const ending = isOffer ? await leasesReplacedByOffers(tx, spec) : [];
+    const ending = isOffer ? await leasesReplacedByOffers(tx, spec, formerOwner) : [];
     if (await isKept(counts, ending)) return;
     if (wasCounted && (await isKept(counts, [...ending, ...(await otherOffers(tx, spec, uid))]))) return;
     const offer = await oldestVictim(tx, spec, "o", () => true, owner, uid);
@@ -382,11 +382,18 @@ export async function mustKeepQuota(
   }
 }
 
-/** Committed leases whose owners have an offer, too: they are released before it is claimed where the quota has no room for both. */
-async function leasesReplacedByOffers(tx: WriteBuffer, { name }: PoolSpec): Promise<Lease[]> {
+interface QuotaOptions {
+  isOffer?: boolean;
+  wasCounted?: boolean;
+  /** Of an offer: the owner before it was renamed in this run. */
+  formerOwner?: string | undefined;
+}
+
+/** Committed leases whose owners have an offer, too. A claim of the offer releases them first where the quota has no room for both. */
+async function leasesReplacedByOffers(tx: WriteBuffer, { name }: PoolSpec, formerOwner?: string): Promise<Lease[]> {
   const offers = await getLeases(tx, name, await tx.all(byTime(name, "o")));
   const replaced: Lease[] = [];
-  for (const owner of new Set(offers.map((offer) => offer.owner)))
+  for (const owner of new Set([...offers.map((offer) => offer.owner), ...(formerOwner ? [formerOwner] : [])]))
     replaced.push(...(await leasesOfOwner(tx, name, owner)).filter((lease) => isCommitted(lease)));
   return replaced;
 }

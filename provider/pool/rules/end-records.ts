@@ -1,4 +1,4 @@
-import { isPlacementLeaseName } from "../../lease-names";
+import { isShownLeaseName, placementInLeaseName } from "../../lease-names";
 import { isStackOwner } from "../../owner";
 import { byTime, dueBy, endRecordsDue, endRecordsKey, poolKey } from "../storage/keys";
 import { getLeases, isExpired, replaceRows } from "../storage/leases";
@@ -28,8 +28,7 @@ export function toEndRecord(
 ): Lease | undefined {
   const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo, tenant } =
     lease;
-  // By these, the owner finds the pool again that was chosen for it.
-  const names = state === "offered" ? lease.names?.filter(isPlacementLeaseName) : undefined;
+  const names = state === "offered" ? namesOfChosenPool(lease) : [];
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "quarantined" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
@@ -37,7 +36,7 @@ export function toEndRecord(
   const rest = state === "quarantined" ? lease.expiresAt : state === "offered" ? ownQuarantine : until;
   return omitUndefined<Lease>({
     ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo, tenant },
-    names: names?.length ? names : undefined,
+    names: names.length > 0 ? names : undefined,
     state: "ended",
     updatedAt: at,
     expiresAt: at + END_KEPT_MS,
@@ -45,6 +44,13 @@ export function toEndRecord(
     end: { reason: "released", ...end, ...(state === "offered" && { wasOffer: true }) },
   });
 }
+
+/** By these, the owner of an offer finds the pool again that was chosen for it. */
+export const namesOfChosenPool = ({ names = [] }: Pick<Lease, "names">): string[] =>
+  names.filter((name) => placementInLeaseName(name) !== undefined);
+
+/** Whether it is an end record that is due for removal. */
+export const isPastEnd = (lease: Lease, now: number): boolean => lease.state === "ended" && isExpired(lease, now);
 
 /** Replaces all leases of a pool that is deleted by their end records. */
 export async function keepEndRecords(tx: WriteBuffer, spec: PoolSpec, leases: Lease[]): Promise<void> {
@@ -82,5 +88,7 @@ export async function firstEndRecord(tx: WriteBuffer, pool: string): Promise<num
 /** An offer, or the record of a broken promise, without this program; undefined: no other program was shown it. */
 export function removeShownTo(offer: Lease, program: string | undefined): Lease | undefined {
   const shownTo = program === undefined ? [] : (offer.shownTo ?? []).filter((other) => other !== program);
-  return shownTo.length > 0 ? { ...offer, shownTo } : undefined;
+  if (shownTo.length === 0) return undefined;
+  const names = offer.names?.filter((name) => !isShownLeaseName(name, program));
+  return { ...offer, shownTo, ...(names && { names }) };
 }

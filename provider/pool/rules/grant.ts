@@ -1,4 +1,4 @@
-import { isPlacementLeaseName } from "../../lease-names";
+import { isPlacementLeaseName, shownLeaseName } from "../../lease-names";
 import { isSameTenant } from "../../owner";
 import {
   alreadyHeldError,
@@ -12,18 +12,17 @@ import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } fr
 import { countsKey, leaseKey, sharersOf } from "../storage/keys";
 import {
   appendHistory,
+  getLeases,
   holdersOf,
   isByValue,
   isExpired,
   isLive,
-  leaseNamed,
   newLeaseId,
   newUid,
   noCounts,
   replaceLease,
   requestId,
   sharingKeyOf,
-  wasOffer,
 } from "../storage/leases";
 
 import { omitUndefined, type PoolRecord } from "../storage/records";
@@ -31,7 +30,7 @@ import { omitUndefined, type PoolRecord } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, isShownTo, type Lease, type PoolSpec, type Request } from "../types";
 import { isOwnedBy, leasesOfRequester, ownLeases, show } from "./access";
-import { amend } from "./amend";
+import { amend, retractOffer } from "./amend";
 import {
   answersRequest,
   type Choice,
@@ -42,9 +41,10 @@ import {
   portEvictor,
 } from "./choose";
 import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd } from "./end-lease";
-import { removeShownTo } from "./end-records";
+import { isPastEnd, namesOfChosenPool, removeShownTo } from "./end-records";
 import { canGive, mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
+import { promiseNamed } from "./queries";
 
 import { canHavePorts, mustKeepKey, takePorts } from "./share";
 
@@ -63,19 +63,24 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
   const broken = findBrokenPromise(request, all, found);
   const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, context, broken) : [];
-  const moved = await findPromiseElsewhere(tx, request);
-  if (moved && context.inUp) throw promiseMovedError(pool.spec, show(tx, moved));
+  const elsewhere = await findPromiseElsewhere(tx, request);
+  if (elsewhere && context.inUp) throw promiseMovedError(pool.spec, show(tx, elsewhere));
   const own = promised ? undefined : found;
   const want = promised ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
   const lease = await grant(tx, pool, want ? { ...context, request: { ...request, want } } : context, own, request);
   if (broken) await forgetPromise(tx, broken, request.program);
-  await mustKeepQuota(tx, pool.spec, lease, { isOffer: true, wasCounted: isCounted(own, lease) });
-  const told = [
+  await mustKeepQuota(tx, pool.spec, lease, {
+    isOffer: true,
+    formerOwner: request.formerOwner,
+    wasCounted: isCounted(own, lease),
+  });
+  if (elsewhere) await forgetPromiseElsewhere(tx, elsewhere, request.program);
+  const allWarnings = [
     ...(lease.warnings ?? []),
     ...(warnings ?? []),
-    ...(moved ? [promiseMovedWarning(pool.spec, show(tx, moved))] : []),
+    ...(elsewhere ? [promiseMovedWarning(pool.spec, show(tx, elsewhere))] : []),
   ];
-  return told.length ? { ...lease, warnings: told } : lease;
+  return allWarnings.length ? { ...lease, warnings: allWarnings } : lease;
 }
 
 /** Read again: the lease that was granted may have taken its name. */
@@ -86,16 +91,19 @@ async function forgetPromise(tx: WriteBuffer, { pool, uid }: Lease, program: str
 
 /** Of a resource for which a pool is chosen: the offer in another pool that this program was shown. */
 async function findPromiseElsewhere(tx: WriteBuffer, request: Request): Promise<Lease | undefined> {
-  const names = request.want ? [] : (request.names ?? []).filter(isPlacementLeaseName);
-  for (const name of names) {
-    const lease = await leaseNamed(tx, name);
-    if (lease && lease.pool !== request.pool && wasOffer(lease) && isShownTo(lease, request.program)) return lease;
+  const { pool, owner, program, names = [], want } = request;
+  for (const placement of want ? [] : names.filter(isPlacementLeaseName)) {
+    const lease = await promiseNamed(tx, program === undefined ? placement : shownLeaseName(program, placement));
+    if (lease && lease.pool !== pool && isOwnedBy(tx, lease, owner)) return lease;
   }
   return undefined;
 }
 
-/** Whether it is an end record that is due for removal. */
-const isPastEnd = (lease: Lease, now: number): boolean => lease.state === "ended" && isExpired(lease, now);
+/** Read again, for the same reason. */
+async function forgetPromiseElsewhere(tx: WriteBuffer, { pool, uid }: Lease, program: string | undefined) {
+  const lease = await tx.get(leaseKey(pool, uid));
+  if (lease) await retractOffer(tx, lease, program);
+}
 
 /**
  * Removes what is older than the end of the owner's last lease: broken promises; and offers, if that is the lease which the state still
@@ -257,13 +265,19 @@ async function findClaimable(
 async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
   const candidates = findAnswers(tx, spec, request, mine);
   if (request.want) return candidates[0];
-  const key = sharingKeyOf(request);
-  const joins = key !== undefined && (await tx.range(sharersOf(spec.name, key), 1)).length > 0;
+  const canShare = await hasSharers(tx, spec, request);
   for (const lease of candidates) {
-    if (joins && isPast(lease, tx.now)) continue;
+    if (canShare && isPast(lease, tx.now)) continue;
     if (request.onPortConflict !== "anotherAddress" || (await canHavePorts(tx, spec, request, lease))) return lease;
   }
   return undefined;
+}
+
+/** Whether other owners have leases with its sharing key. */
+async function hasSharers(tx: WriteBuffer, { name }: PoolSpec, request: Request): Promise<boolean> {
+  const key = sharingKeyOf(request);
+  const sharers = key === undefined ? [] : await getLeases(tx, name, await tx.all(sharersOf(name, key)));
+  return sharers.some((lease) => lease.owner !== request.owner && !isExpired(lease, tx.now));
 }
 
 const isPast = (lease: Lease, now: number): boolean => lease.state !== "offered" && !isLive(lease, now);
@@ -306,9 +320,9 @@ async function grant(
   const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
   const lease = buildLease(tx, context, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
-  const isOfferByValue = lease.state === "offered" && answered.want !== undefined;
-  const named = isOfferByValue ? withoutPlacementNames(request) : request;
-  const after = await putLease(tx, own, lease, namesAndPool(named, extents, own), ends);
+  const names = lease.state === "offered" ? namesOfOffer(request, answered.want !== undefined, own) : request.names;
+  const details = namesAndPool({ ...request, ...(names && { names }) }, extents, own);
+  const after = await putLease(tx, own, lease, details, ends);
   // Offers count, too, so that a preview sees its own requests.
   const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
   const warning = fullnessWarning(context.plannedSpec ?? spec, held);
@@ -316,9 +330,18 @@ async function grant(
   return warnings.length ? { ...after, warnings } : after;
 }
 
-/** A requested value tells in which pool it is. These names stay with the offer for which a pool was chosen. */
-const withoutPlacementNames = (request: Request): Request =>
-  request.names ? { ...request, names: request.names.filter((name) => !isPlacementLeaseName(name)) } : request;
+/**
+ * Of an offer in a pool that was chosen, the names by which the program finds it again. A requested value tells itself in which pool it is:
+ * an offer for it keeps only such names that it has already.
+ */
+function namesOfOffer({ names, program }: Request, isByValue: boolean, own?: Lease): string[] | undefined {
+  if (!names) return undefined;
+  const before = own ? namesOfChosenPool(own) : [];
+  if (isByValue) return [...new Set([...names.filter((name) => !isPlacementLeaseName(name)), ...before])];
+  const shown =
+    program === undefined ? [] : names.filter(isPlacementLeaseName).map((name) => shownLeaseName(program, name));
+  return [...new Set([...names, ...before, ...shown])];
+}
 
 /** Names of the containers that use a lease are kept when it is renewed. */
 function namesAndPool({ names, childPool, formerOwner }: Request, extents: Extent[], own?: Lease) {

@@ -128,7 +128,7 @@ async function nameHolders(tx: WriteBuffer, { names = [], childPool }: ExistingL
 async function holderOf(tx: WriteBuffer, name: string, place?: { pool: string; uid: string }): Promise<Lease[]> {
   const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
   if (holder && isHeldNow(tx, holder)) throw nameTakenError(name, show(tx, holder));
-  return holder ? [holder] : [];
+  return holder && holder.state !== "ended" ? [holder] : [];
 }
 
 function toLease(tx: WriteBuffer, existing: ExistingLease): Lease {

@@ -84,7 +84,7 @@ async function takeName(
   return true;
 }
 
-/** Its pool may be deleted. */
+/** Takes the name from an end record. Only rows are replaced, because the pool of the record may be deleted. */
 async function removeNameOfEnded(tx: WriteBuffer, { pool, uid }: Lease, name: string): Promise<void> {
   const record = await tx.get(leaseKey(pool, uid));
   if (!record?.names) return;

@@ -38,9 +38,10 @@ import {
 } from "../types";
 import { findCurrent } from "./amend";
 import { expireOverdue } from "./end-lease";
+import { isPastEnd } from "./end-records";
 import { findPool } from "./pools";
 
-/** Read-only queries. They do not return expired leases, even if those are still in the store. */
+/** Read-only queries. Except where they say so, they do not return expired leases, even if those are still in the store. */
 
 export async function find(tx: WriteBuffer, pool: string, by: By): Promise<Lease | undefined> {
   if (!(await findPool(tx, pool))) return undefined;
@@ -73,9 +74,9 @@ export async function holder(tx: WriteBuffer, name: string): Promise<Lease | und
   return lease && isLive(lease, tx.now) ? lease : undefined;
 }
 
-export async function lastHolder(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
+export async function promiseNamed(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
   const lease = await leaseNamed(tx, name);
-  return lease && (isLive(lease, tx.now) || wasOffer(lease)) ? lease : undefined;
+  return lease && wasOffer(lease) && !isPastEnd(lease, tx.now) ? lease : undefined;
 }
 
 /** A committed lease before an offer. */

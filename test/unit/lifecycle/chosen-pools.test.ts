@@ -1,11 +1,13 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { tenantLeaseName } from "../../../provider/resources/tenants";
 import { ownerOf, Stage } from "./stage";
 
 /** Reservations on any runner of a network, or in a pool of a tenant: what preview shows in the chosen pool is a promise, too. */
 let stage: Stage;
 
 const LATER = 25 * 3600;
+const HUB = { host: "192.0.2.1" };
 const ON_ANY = { network: "training" };
 
 /** A check in an up of this program. */
@@ -21,6 +23,9 @@ beforeEach(async () => {
 
 describe("on any runner", () => {
   let network: Values;
+
+  const previewRunner = (name: string, host: string) =>
+    stage.preview("RunnerSubnet", name, { network: "training", connection: { host }, hubConnection: HUB });
 
   beforeEach(async () => {
     network = await stage.network("training", { subnets: "10.128.0.0/12/6/14" });
@@ -47,13 +52,15 @@ describe("on any runner", () => {
     const other = shown.runnerName === "r1" ? "r2" : "r1";
     expect((await checkInUp("a", ON_ANY)).reason).toMatch(
       new RegExp(
-        `^PLAN_STALE: Address ${shown.ip} of runner ${shown.runnerName} of network training was promised to IPReservation a at \\S+, but it now gets one of runner ${other} of network training\\. Run preview`,
+        `^PLAN_STALE: Address ${shown.ip} of runner ${shown.runnerName} of network training was promised to IPReservation a at \\S+, but the pool that is now chosen for it is runner ${other} of network training\\. Run preview`,
       ),
     );
     stage.newRun();
     const again = await stage.preview("IPReservation", "a", ON_ANY);
     expect(again.runnerName).toBe(other);
-    expect(stage.warnings.at(-1)).toMatch(/was promised to IPReservation a at \S+, but it now gets one of runner/);
+    expect(stage.warnings.at(-1)).toMatch(
+      /was promised to IPReservation a at \S+, but the pool that is now chosen for it is runner/,
+    );
     stage.newRun();
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: again.ip });
     expect(await stage.pool.fsck()).toEqual([]);
@@ -74,15 +81,14 @@ describe("on any runner", () => {
 
   test("runners that are only offered and preempted by a branch: a second preview and up keep the runner", async () => {
     stage = await Stage.up();
-    const hubConnection = { host: "192.0.2.1" };
     const previewAll = async () => {
       stage.newRun();
-      await stage.preview("OverlayNetwork", "training", { hubConnection });
+      await stage.preview("OverlayNetwork", "training", { hubConnection: HUB });
       for (const [i, name] of ["r1", "r2"].entries())
         await stage.preview("RunnerSubnet", name, {
           network: "training",
           connection: { host: `192.0.2.1${i}` },
-          hubConnection,
+          hubConnection: HUB,
         });
       return stage.preview("IPReservation", "a", ON_ANY);
     };
@@ -90,7 +96,7 @@ describe("on any runner", () => {
     const shown = await previewAll();
     stage.newRun();
     stage.program = "branch";
-    await stage.preview("OverlayNetwork", "other", { hubConnection });
+    await stage.preview("OverlayNetwork", "other", { hubConnection: HUB });
     stage.program = "main";
     expect(await previewAll()).toMatchObject({ ip: shown.ip });
     stage.newRun();
@@ -100,11 +106,103 @@ describe("on any runner", () => {
     expect(await stage.pool.fsck()).toEqual([]);
   });
 
+  test("a branch that requests the address which main was shown does not change what main gets", async () => {
+    const shown = await stage.preview("IPReservation", "a", ON_ANY);
+    stage.newRun();
+    stage.program = "branch";
+    await stage.preview("IPReservation", "a", { ...ON_ANY, ip: shown.ip });
+    stage.newRun();
+    for (let i = 0; i < 3; i++) await stage.make("IPReservation", `x${i}`, { runner: `training/${shown.runnerName}` });
+    stage.newRun();
+    stage.program = "main";
+    expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: shown.ip });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a branch that does not create the new runner gets another one, and main that which it was shown", async () => {
+    await stage.make("IPReservation", "x1", { runner: "training/r1" });
+    await stage.make("IPReservation", "x2", { runner: "training/r2" });
+    stage.newRun();
+    await previewRunner("r3", "192.0.2.13");
+    const shown = await stage.preview("IPReservation", "a", ON_ANY);
+    expect(shown.runnerName).toBe("r3");
+    stage.newRun();
+    stage.program = "branch";
+    const other = await stage.preview("IPReservation", "a", ON_ANY);
+    expect(other.runnerName).not.toBe("r3");
+    stage.newRun();
+    stage.program = "main";
+    await stage.runner("r3", "192.0.2.13");
+    const { inputs, reason } = await checkInUp("a", ON_ANY);
+    expect([reason, inputs.ip]).toEqual(["", shown.ip]);
+    stage.newRun();
+    stage.program = "branch";
+    expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: other.ip });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a promise that a later preview replaced does not stop an up", async () => {
+    const shown = await stage.preview("IPReservation", "a", ON_ANY);
+    stage.pass(LATER);
+    stage.newRun();
+    await stage.make("IPReservation", "x", { runner: `training/${shown.runnerName}`, ip: shown.ip });
+    stage.newRun();
+    const again = await stage.preview("IPReservation", "a", ON_ANY);
+    stage.newRun();
+    const made = await stage.make("IPReservation", "a", ON_ANY);
+    stage.newRun();
+    await stage.of("IPReservation").delete(made);
+    for (let i = 0; i < 4; i++) await stage.make("IPReservation", `y${i}`, { runner: `training/${again.runnerName}` });
+    stage.pass(3600);
+    stage.newRun();
+    expect((await checkInUp("a", ON_ANY)).reason).toBe("");
+  });
+
+  test("an existing reservation that stays on its runner keeps the network from being replaced, in preview and up", async () => {
+    const made = await stage.make("IPReservation", "a", ON_ANY);
+    for (const dryRun of [true, false]) {
+      stage.newRun();
+      await stage.check(
+        "OverlayNetwork",
+        "training",
+        { hubConnection: HUB, subnets: "10.64.0.0/12/6/14" },
+        network,
+        dryRun,
+      );
+      const { failures } = await stage.check("IPReservation", "a", ON_ANY, made, dryRun);
+      expect(failures[0]?.reason).toMatch(/^POOL_IN_USE: Network training cannot be replaced/);
+    }
+  });
+
+  test("an address that is not shown is not promised, also if its runner was only offered and is gone", async () => {
+    stage = await Stage.up();
+    stage.program = "main";
+    network = await stage.network("training", { subnets: "10.128.0.0/12/6/14" });
+    stage.newRun();
+    await previewRunner("r1", "192.0.2.11");
+    await stage.preview("IPReservation", "a", ON_ANY);
+    stage.pass(LATER);
+    stage.newRun();
+    await stage.of("RunnerSubnet").delete(await stage.runner("r9", "192.0.2.19"));
+    stage.newRun();
+    const changed = { hubConnection: HUB, subnets: "10.64.0.0/12/6/14" };
+    await stage.preview("OverlayNetwork", "training", changed, network);
+    await previewRunner("r5", "192.0.2.11");
+    expect(await stage.preview("IPReservation", "a", ON_ANY)).toMatchObject({ ip: UNKNOWN });
+    stage.newRun();
+    await stage.check("OverlayNetwork", "training", changed, network);
+    await stage.of("OverlayNetwork").delete(network);
+    await stage.network("training", { subnets: changed.subnets });
+    await stage.runner("r5", "192.0.2.11");
+    expect((await checkInUp("a", ON_ANY)).reason).toBe("");
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
   test("a network that is replaced: the address is not shown, and nothing is promised any more", async () => {
     await stage.preview("IPReservation", "a", ON_ANY);
     stage.newRun();
     const subnets = "10.64.0.0/12/6/14";
-    await stage.preview("OverlayNetwork", "training", { hubConnection: { host: "192.0.2.1" }, subnets }, network);
+    await stage.preview("OverlayNetwork", "training", { hubConnection: HUB, subnets }, network);
     expect(await stage.preview("IPReservation", "a", ON_ANY)).toMatchObject({ ip: UNKNOWN });
     expect(stage.warnings.at(-1)).toBe(
       "POOL_NOT_FOUND: Network training is being replaced, and its runners with it. A runner is chosen once they exist. Its values are not shown in this preview.",
@@ -116,7 +214,8 @@ describe("on any runner", () => {
 describe("in a pool of a tenant", () => {
   const acme = { org: "acme", project: "web" };
   const BY_TYPE = { tenant: acme, type: "clusterIP" };
-  const makePool = () => stage.make("IPPool", "own", { ranges: ["203.0.113.0/28"], type: "clusterIP", tenant: acme });
+  const POOL = { ranges: ["203.0.113.0/28"], type: "clusterIP", tenant: acme };
+  const makePool = () => stage.make("IPPool", "own", POOL);
 
   test("an expired offer in a block, and a pool that the tenant has got since: up stops, and a preview says so", async () => {
     const shown = await stage.preview("IPReservation", "a", BY_TYPE);
@@ -126,13 +225,13 @@ describe("in a pool of a tenant", () => {
     stage.newRun();
     expect((await checkInUp("a", BY_TYPE)).reason).toMatch(
       new RegExp(
-        `^PLAN_STALE: Address ${shown.ip} of the pool of type clusterIP of tenant acme/web was promised to IPReservation a .* one of IPPool own\\.`,
+        `^PLAN_STALE: Address ${shown.ip} of the pool of type clusterIP of tenant acme/web was promised to IPReservation a .* is IPPool own\\.`,
       ),
     );
     stage.newRun();
     const again = await stage.preview("IPReservation", "a", BY_TYPE);
     expect(again.pool).toMatchObject({ poolName: "own" });
-    expect(stage.warnings.at(-1)).toMatch(/but it now gets one of IPPool own\.$/);
+    expect(stage.warnings.at(-1)).toMatch(/but the pool that is now chosen for it is IPPool own\.$/);
     stage.newRun();
     expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ ip: again.ip });
     expect(await stage.pool.fsck()).toEqual([]);
@@ -145,6 +244,71 @@ describe("in a pool of a tenant", () => {
     stage.newRun();
     stage.program = "branch";
     expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ pool: { poolName: "own" } });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a branch that does not create the new pool gets an address of the block, and main what it was shown", async () => {
+    await stage.preview("IPPool", "own", POOL);
+    const shown = await stage.preview("IPReservation", "a", BY_TYPE);
+    expect(shown.pool).toMatchObject({ poolName: "own" });
+    stage.newRun();
+    stage.program = "branch";
+    expect((await stage.preview("IPReservation", "a", BY_TYPE)).pool).not.toMatchObject({ poolName: "own" });
+    stage.newRun();
+    stage.program = "main";
+    await makePool();
+    expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ ip: shown.ip });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("a promise of more than thirty days ago does not stop an up", async () => {
+    await stage.preview("IPReservation", "a", BY_TYPE);
+    stage.pass(LATER);
+    stage.newRun();
+    await makePool();
+    stage.pass(40 * 24 * 3600);
+    stage.newRun();
+    expect((await checkInUp("a", BY_TYPE)).reason).toBe("");
+  });
+
+  test("a lease can be imported under the name of an ended offer in a block that is gone", async () => {
+    await stage.preview("IPReservation", "a", BY_TYPE);
+    stage.pass(LATER);
+    stage.newRun();
+    await makePool();
+    const owner = ownerOf("IPReservation", "a");
+    const value = 0xffff_cb00_7105n;
+    const lease = {
+      ...{ pool: "pool/own", owner, type: "IPReservation", tenant: acme, want: [{ first: value, last: value }] },
+      names: [tenantLeaseName(acme, "clusterIP", owner)],
+    };
+    expect(await stage.pool.importLeases([lease])).toMatchObject({ conflicts: [], added: [{ owner }] });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test.each<[what: string, before: string, after: string, shown: unknown, up: string]>([
+    ["becomes one of this type: not shown", "loadBalancer", "clusterIP", UNKNOWN, "own"],
+    [
+      "becomes one of another type: in the block",
+      "clusterIP",
+      "loadBalancer",
+      expect.any(String),
+      "tenant/acme/web/clusterIP",
+    ],
+  ])("a pool of the tenant that is replaced and %s", async (_, before, after, shown, up) => {
+    const made = await stage.make("IPPool", "own", { ...POOL, type: before });
+    const changed = { ...POOL, type: after };
+    stage.newRun();
+    await stage.preview("IPPool", "own", changed, made);
+    const { ip } = await stage.preview("IPReservation", "a", BY_TYPE);
+    expect(ip).toEqual(shown);
+    stage.newRun();
+    await stage.check("IPPool", "own", changed, made);
+    await stage.of("IPPool").delete(made);
+    await stage.make("IPPool", "own", changed);
+    const now = await stage.make("IPReservation", "a", BY_TYPE);
+    expect(now.pool).toMatchObject({ poolName: up });
+    if (ip !== UNKNOWN) expect(now.ip).toBe(ip);
     expect(await stage.pool.fsck()).toEqual([]);
   });
 

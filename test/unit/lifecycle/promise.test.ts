@@ -69,6 +69,14 @@ describe("a pool whose quota is reached", () => {
   });
 });
 
+test("a renamed resource may move in a pool whose quota is reached", async () => {
+  const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"], quota: { maxReservations: 2 } });
+  const a = await stage.make("IPReservation", "a", inPool(pool, { ip: "10.61.0.1" }));
+  await stage.make("IPReservation", "b", inPool(pool, { ip: "10.61.0.2" }));
+  stage.newRun();
+  expect(await stage.refusal("IPReservation", "renamed", inPool(pool, { ip: "10.61.0.4" }), a)).toBe("");
+});
+
 describe("a shared address that was released", () => {
   const request = (owner: string) => ({ pool: "pool/lb", owner, type: "StaticIP", sharingKey: "web" });
 
@@ -79,6 +87,12 @@ describe("a shared address that was released", () => {
   test("is given to its owner again", async () => {
     const held = await stage.pool.claim(request("a"));
     await stage.pool.release(held.pool, held.leaseId);
+    expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
+  });
+
+  test("is given to its owner again after it has expired", async () => {
+    const held = await stage.pool.claim({ ...request("a"), ttl: 60 });
+    stage.pass(61);
     expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
   });
 
