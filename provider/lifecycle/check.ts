@@ -4,7 +4,7 @@ import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../i
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
-import { readName } from "./lease";
+import { readLeaseData } from "./lease";
 import { isPathWithin, type Path, unknownPaths, unknownWholes, type Values, withoutPaths, withUnknown } from "./values";
 
 /** One reason why inputs are invalid. Pulumi prints `property`, its value, and `reason`. */
@@ -100,19 +100,21 @@ async function resolveInputs(
 /** A URN ends with the resource's name. */
 const nameOfResource = (owner: string): string => owner.split("::").at(-1)!;
 
-const withName = ({ nameInput }: Definition, { owner }: Caller, olds: Values | undefined, given: Values): Values =>
-  nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameOfResource(owner) } : given;
+function withName({ nameInput }: Definition, caller: Caller, olds: Values | undefined, given: Values): Values {
+  if (!nameInput) return given;
+  const former = olds?.[nameInput] ?? caller.formerName;
+  return { ...given, [nameInput]: given[nameInput] ?? former ?? nameOfResource(caller.owner) };
+}
 
 /** Resources without a tenant get that of the provider's settings; an unknown tenant counts as given. */
 const withTenant = (def: Definition, { tenant }: Dependencies, news: Values, given: Values): Values =>
   tenant && "tenant" in def.inputs.shape && news.tenant === undefined ? { ...given, tenant } : given;
 
 /** The name defaults to that of the resource at its first create; it is kept when the resource is renamed (aliases) and created again. */
-async function restoreName(def: Definition, deps: Dependencies, caller: Caller, inputs: Values): Promise<void> {
-  const { owner, formerName } = caller;
+async function restoreName(def: Definition, deps: Dependencies, { owner }: Caller, inputs: Values): Promise<void> {
   const lease = await (await deps.pool()).find(def.request(inputs, owner).pool, { owner });
-  const name = lease && lease.state !== "offered" ? readName(lease) : formerName;
-  if (name !== undefined) inputs[def.nameInput!] = name;
+  const name = lease && lease.state !== "offered" ? readLeaseData(lease).name : undefined;
+  if (typeof name === "string") inputs[def.nameInput!] = name;
 }
 
 /** Replaces references by name with the settings in the pool that the named resource opened. */

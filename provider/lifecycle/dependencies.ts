@@ -32,7 +32,7 @@ export interface Caller {
   isReplacement?: boolean | undefined;
   /** The extents that it had until this run deleted it, to create it again. */
   prefer?: Extent[] | undefined;
-  /** Its name until this run deleted it. */
+  /** Its name in the state, if this run has compared it with that. */
   formerName?: string | undefined;
   movesAway?: OfferOptions["movesAway"] | undefined;
   /** See `Request`. */

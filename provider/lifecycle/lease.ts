@@ -36,12 +36,6 @@ export const buildLeaseData = (def: Definition, inputs: Values, run: string, cle
 
 export const readLeaseData = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
 
-/** The name of its resource. */
-export function readName(lease: Lease): string | undefined {
-  const { name } = readLeaseData(lease);
-  return typeof name === "string" ? name : undefined;
-}
-
 export const findLeaseInState = (def: Definition, pool: Pool, props: Values): Promise<Lease | undefined> =>
   pool.find(buildRequest(def, pickInputs(def, props)).pool, { leaseId: String(props.leaseId) });
 

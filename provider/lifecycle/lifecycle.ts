@@ -18,7 +18,6 @@ import {
   makeStamp,
   type OwnedLease,
   overtakenError,
-  readName,
   readStoreId,
   rejectLostStore,
   rejectOlderStore,
@@ -68,8 +67,10 @@ export class Lifecycle {
   readonly #existing = new Set<string>();
   /** Leases that this run has claimed. */
   readonly #claimed = new Set<string>();
-  /** Resources that this run has deleted: if it creates them again, they get the same name, and the same extents if possible. */
-  readonly #released = new Map<string, { extents: Extent[]; name: string | undefined }>();
+  /** Extents of resources that this run has deleted: if it creates them again, they get the same if possible. */
+  readonly #released = new Map<string, Extent[]>();
+  /** Owner → name in the state, of resources that this run may delete and create again. */
+  readonly #formerNames = new Map<string, string>();
 
   constructor(
     readonly def: Definition,
@@ -82,8 +83,8 @@ export class Lifecycle {
     if (olds && olds.owner !== owner) this.#formerOwners.set(owner, String(olds.owner));
     const known = {
       formerOwner: this.#formerOwners.get(owner),
-      prefer: this.#released.get(owner)?.extents,
-      formerName: this.#released.get(owner)?.name,
+      prefer: this.#released.get(owner),
+      formerName: this.#formerNames.get(owner),
       isReplacement: this.#existing.has(owner),
     };
     if (olds) this.#existing.add(owner);
@@ -91,6 +92,8 @@ export class Lifecycle {
   }
 
   async diff(olds: Values, news: Values): Promise<DiffResult> {
+    const { nameInput } = this.def;
+    if (nameInput) this.#formerNames.set(String(olds.owner), String(olds[nameInput]));
     const replaces = replacingPaths(this.def, olds, news);
     const lease = await this.#findLease(olds);
     const isLost = lease === "lost";
@@ -193,7 +196,7 @@ export class Lifecycle {
     await pool.mustBeReplaceable(lease.pool);
     const clean = readCleanHosts(lease);
     const owned = await takeOverLease(def, pool, lease, pickInputs(def, props), { deleting: true }, clean);
-    this.#released.set(lease.owner, { extents: lease.extents, name: readName(lease) });
+    this.#released.set(lease.owner, lease.extents);
     await removeAndRelease(def, deps, pool, props, owned, clean);
   }
 

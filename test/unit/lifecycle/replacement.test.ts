@@ -240,10 +240,14 @@ test("a renamed resource that this run deletes and creates again keeps the name 
   const { inputs } = await check("IPPool", "renamed", child, made);
   const renamed = await stage.of("IPPool").update("id", made, inputs);
   stage.newRun();
-  const lifecycle = stage.of("IPPool");
-  await lifecycle.delete(renamed);
-  const again = await lifecycle.check({ owner: ownerOf("IPPool", "renamed"), dryRun: false }, undefined, child);
-  expect(again.inputs).toMatchObject({ poolName: "child" });
+  for (const dryRun of [true, false]) {
+    const lifecycle = stage.of("IPPool");
+    await lifecycle.diff(renamed, { ...renamed, parent: UNKNOWN });
+    if (!dryRun) await lifecycle.delete(renamed);
+    const unknown = dryRun ? { ...child, parent: { ...child.parent, ranges: UNKNOWN } } : child;
+    const again = await lifecycle.check({ owner: ownerOf("IPPool", "renamed"), dryRun }, undefined, unknown);
+    expect(again.inputs).toMatchObject({ poolName: "child" });
+  }
 });
 
 test.each<[change: string, changed: Values]>([
