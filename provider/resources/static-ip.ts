@@ -185,7 +185,7 @@ export const staticIp = defineResource({
   validate: async (props, { owner, pool }) => {
     rejectOtherFamily(props);
     const coHolders = await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner);
-    const other = coHolders.find((lease) => isElsewhere(lease, props, owner));
+    const other = coHolders.find((lease) => isElsewhere(lease, props, owner, pool));
     if (other) throw carrierConflictError(props, other);
   },
   leaseOutputs: async ({ ip }, { pool: name, owner }, { pool }) => {
@@ -241,12 +241,12 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
 
 /**
  * Whether a co-holder has the address on another host: one address cannot be on two. Resources of the same stack may move together,
- * and Pulumi checks them one by one, so they are not compared. A lease without the same key does not share the address: it is about
- * to end.
+ * and Pulumi checks them one by one, so they are not compared. Nor is an offer that a preview of another branch has made. A lease without
+ * the same key does not share the address: it is about to end.
  */
-function isElsewhere(coHolder: Lease, { attach, sharingKey }: Inputs, owner: string): boolean {
+function isElsewhere(coHolder: Lease, { attach, sharingKey }: Inputs, owner: string, pool: Pool): boolean {
   if (coHolder.sharingKey === undefined || coHolder.sharingKey !== sharingKey) return false;
-  const mayMove = coHolder.state !== "offered" && isSameStack(coHolder.owner, owner);
+  const mayMove = isSameStack(coHolder.owner, owner) && !(coHolder.state === "offered" && pool.isInRun(coHolder));
   return !mayMove && (carrierOf(coHolder) ?? carrierName(attach)) !== carrierName(attach);
 }
 

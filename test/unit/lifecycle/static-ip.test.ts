@@ -111,6 +111,18 @@ test("an address cannot be on two hosts", async () => {
   );
 });
 
+test("what another branch was offered on another host does not stop an up, but a resource of the same program does", async () => {
+  const shown = await stage.preview("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  stage.newRun();
+  const branch = onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] });
+  await stage.preview("StaticIP", "mail", branch);
+  stage.newRun();
+  expect(await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }))).toMatchObject({ ip: shown.ip });
+  stage.newRun();
+  await stage.preview("StaticIP", "one", inputs({ sharingKey: "team-b" }));
+  expect(await stage.refusal("StaticIP", "two", { ...branch, sharingKey: "team-b" })).toMatch(/^SHARING_CONFLICT: /);
+});
+
 test("co-holders of an address in one stack move together", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const second = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
