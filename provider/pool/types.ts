@@ -118,7 +118,7 @@ export interface Lease extends Omit<Details, "childPool"> {
   expiresAt?: number;
   /**
    * Of an offer whose value was quarantined: unless it is claimed, the quarantine continues until then. Of an end record: when the quarantine
-   * would end if the pool had not been deleted, or the value not been given to another owner.
+   * would end if the pool had not been deleted, or the value not been given to another owner or shared with one.
    */
   quarantinedUntil?: number;
   /** The previous holder, if it is another owner. */

@@ -159,7 +159,8 @@ async function evictOrReject(
   const own = isOwnedBy(tx, holder, request.owner);
   const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
   if (isExpired(holder, tx.now)) return await expireLease(tx, holder, NO_QUARANTINE, request.owner);
-  if (holder.state === "quarantined" && !own)
+  const mayShare = request.sharingKey !== undefined && isSameStack(holder.owner, request.owner);
+  if (holder.state === "quarantined" && !own && !mayShare)
     choice.warnings.push(quarantineWarning(spec, holder.extents, show(tx, holder)));
   if (isPreemptible(tx, holder, request.owner) || (own && holder.state === "offered"))
     return await endLease(tx, holder, NO_QUARANTINE, end);

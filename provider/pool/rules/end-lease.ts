@@ -43,9 +43,12 @@ export const quarantineEnd = ({ options, now }: WriteBuffer, lease: Lease, end =
 export async function endLease(tx: WriteBuffer, lease: Lease, until = NO_QUARANTINE, end?: LeaseEnd): Promise<void> {
   if (lease.childPool) await dropPool(tx, lease.childPool);
   const waiter = occupies(lease) ? await waiterOf(tx, lease) : undefined;
-  const isQuarantined = until > tx.now && !waiter && occupies(lease) && !(await isShared(tx, lease));
+  const wasShared = occupies(lease) && (await isShared(tx, lease));
+  const isQuarantined = until > tx.now && !waiter && occupies(lease) && !wasShared;
   if (isQuarantined) await dropEndRecord(tx, lease.pool, previousHolder(lease).uid, lease.uid);
-  const record = isQuarantined ? toQuarantined(lease, tx.now, until) : toEndRecord(tx, lease, end, waiter && until);
+  const record = isQuarantined
+    ? toQuarantined(lease, tx.now, until)
+    : toEndRecord(tx, lease, end, waiter || wasShared ? until : undefined);
   await replaceLease(tx, lease, record);
   if (waiter) await grantToWaiter(tx, waiter, lease, until);
 }

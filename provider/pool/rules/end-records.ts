@@ -18,7 +18,7 @@ const END_KEPT_MS = 30 * 24 * 3600 * 1000;
 /**
  * The end record of a lease. Only owners with a state file have one, because the state may not have the end yet. Offers have one only if a
  * promise was broken; released leases get one when their quarantine ends, or their pool is deleted. `until`: when the quarantine would end
- * of values that an offer has waited for.
+ * of values that an offer has waited for, or that another lease shares.
  */
 export function toEndRecord(
   tx: WriteBuffer,

@@ -1,5 +1,5 @@
 import { isPlacementLeaseName, shownLeaseName } from "../../lease-names";
-import { isSameTenant } from "../../owner";
+import { isSameStack, isSameTenant } from "../../owner";
 import {
   alreadyHeldError,
   fullnessWarning,
@@ -163,7 +163,7 @@ async function recallHeld(
   all: Lease[],
   broken?: Lease,
 ): Promise<Extent[] | undefined> {
-  if (request.want) return undefined;
+  if (request.want || (await hasSharers(tx, spec, request))) return undefined;
   const former = request.formerOwner ? await ownLeases(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isCommitted(lease) && isLive(lease, tx.now));
   const mayHave = (lease: Lease) =>
@@ -177,15 +177,18 @@ async function recallHeld(
     const isTaken = extents && broken && sameExtents(extents, broken.extents);
     if (extents && !isTaken && (await canHave(extents, mayHave))) return extents;
   }
+  // The resource of the stack that shared the values was the last to release them, and will share them again.
+  const wasShared = ({ state, owner }: Lease) =>
+    request.sharingKey !== undefined && state === "quarantined" && isSameStack(owner, request.owner);
   for (const { extents } of endedInQuarantine(tx, spec, request, all)) {
-    if (await canHave(extents, () => false)) return extents;
+    if (await canHave(extents, wasShared)) return extents;
   }
   return undefined;
 }
 
-/** End records whose values would still be in quarantine if the pool had not been deleted; the newest first. */
+/** End records whose values would still be in quarantine if the pool had not been deleted, or another lease had not shared them; the newest first. */
 const endedInQuarantine = ({ now }: WriteBuffer, spec: PoolSpec, request: Request, all: Lease[]): Lease[] =>
-  (request.sharingKey === undefined ? all : [])
+  all
     .filter(
       (lease) => lease.state === "ended" && now < (lease.quarantinedUntil ?? 0) && mayReturn(spec, lease, request),
     )

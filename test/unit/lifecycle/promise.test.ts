@@ -90,6 +90,22 @@ describe("a shared address that was released", () => {
     expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
   });
 
+  test.each([
+    ["a", "b"],
+    ["b", "a"],
+  ])("by two resources of a stack is shared by them again, also if %s comes first", async (...names) => {
+    const owners = names.map((name) => ownerOf("StaticIP", name));
+    const held = [];
+    for (const name of ["a", "b"]) held.push(await stage.pool.claim(request(ownerOf("StaticIP", name))));
+    for (const { pool, leaseId } of held) await stage.pool.release(pool, leaseId);
+    stage.newRun();
+    for (const owner of owners) {
+      const offer = await stage.pool.offer(request(owner));
+      expect([offer.extents, offer.warnings]).toEqual([held[0]!.extents, undefined]);
+    }
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
   test("is given to its owner again after it has expired", async () => {
     const held = await stage.pool.claim({ ...request("a"), ttl: 60 });
     stage.pass(61);
