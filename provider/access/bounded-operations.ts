@@ -173,8 +173,8 @@ class BoundedOperations implements Operations {
     return this.#showVisible(await this.operations.holder(name));
   }
 
-  async promiseNamed(name: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.operations.promiseNamed(name));
+  async findPromise(name: string): Promise<Lease | undefined> {
+    return this.#showVisible(await this.operations.findPromise(name));
   }
 
   #showVisible(lease: Lease | undefined): Lease | undefined {

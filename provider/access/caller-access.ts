@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { placementInLeaseName, REQUESTS, requestLeaseName } from "../lease-names";
+import { isShownLeaseName, placementInLeaseName, REQUESTS, requestLeaseName } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -48,7 +48,9 @@ export class CallerAccess implements Access {
   mayName(name: string, lease: Lease): boolean {
     if ([IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind))) return this.#mayNamePool(name, lease);
     if (name.startsWith(REQUESTS)) return name.startsWith(requestLeaseName(this.caller.name, ""));
-    return !this.#isNameOfOther(placementInLeaseName(name) ?? "");
+    const placement = placementInLeaseName(name) ?? "";
+    if (isShownLeaseName(name) && !placement.endsWith(`/${lease.owner}`)) return false;
+    return !this.#isNameOfOther(placement);
   }
 
   mayOpen(spec: PoolSpec, lease: Lease): boolean {

@@ -111,7 +111,6 @@ export async function deleteWithoutLease(
   deps: Dependencies,
   pool: Pool,
   props: Values,
-  isOfThisRun: (lease: Lease) => boolean,
 ): Promise<void> {
   const targets = targetsOf(def, props);
   // A pool that no longer exists must not block the delete, but an empty store must.
@@ -119,7 +118,7 @@ export async function deleteWithoutLease(
   if (isEmpty) await rejectLostStore(def, pool, props);
   const owned = await leaseInState(def, pool, props);
   const later = await pool.find(owned.pool, { uid: owned.uid });
-  if (later && isCommitted(later) && !isOfThisRun(later)) deps.warn(takenOverWarning(def, later));
+  if (later && isCommitted(later) && !pool.wasClaimedInRun(later)) deps.warn(takenOverWarning(def, later));
   if (later || targets.length === 0) return;
   const rejectIfRecreated = async (): Promise<void> => {
     if (!(await isLeaseGone(pool, owned, owned.uid)))

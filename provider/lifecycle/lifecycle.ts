@@ -65,8 +65,6 @@ export class Lifecycle {
   readonly #formerOwners = new Map<string, string>();
   /** Owners that were in the state when this run checked them first. */
   readonly #existing = new Set<string>();
-  /** Leases that this run has claimed. */
-  readonly #claimed = new Set<string>();
   /** Extents of resources that this run has deleted: if it creates them again, they get the same if possible. */
   readonly #released = new Map<string, Extent[]>();
   /** Owner → name in the state, of resources that this run may delete and create again. */
@@ -93,7 +91,7 @@ export class Lifecycle {
 
   async diff(olds: Values, news: Values): Promise<DiffResult> {
     const { nameInput } = this.def;
-    if (nameInput) this.#formerNames.set(String(olds.owner), String(olds[nameInput]));
+    if (nameInput) this.#formerNames.set(String(news.owner), String(olds[nameInput]));
     const replaces = replacingPaths(this.def, olds, news);
     const lease = await this.#findLease(olds);
     const isLost = lease === "lost";
@@ -134,7 +132,6 @@ export class Lifecycle {
     // An earlier run that was killed after its claim may have written to the hosts.
     const earlier = targets.length > 0 ? await pool.find(request.pool, { owner }) : undefined;
     const lease = await pool.claim(request);
-    this.#claimed.add(lease.leaseId);
     const store = await readStoreId(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(pool, store, lease) };
     const before = earlier && isCommitted(earlier) ? targets : [];
@@ -191,7 +188,7 @@ export class Lifecycle {
     const pool = await deps.pool();
     await rejectOlderStore(pool, props);
     const lease = await findLeaseInState(def, pool, props);
-    if (!lease) return deleteWithoutLease(def, deps, pool, props, ({ leaseId }) => this.#claimed.has(leaseId));
+    if (!lease) return deleteWithoutLease(def, deps, pool, props);
     def.validateDelete?.(props, lease, await hasSuccessor(pool, lease));
     await pool.mustBeReplaceable(lease.pool);
     const clean = readCleanHosts(lease);

@@ -188,8 +188,8 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.holder(tx, name));
   }
 
-  promiseNamed(name: string) {
-    return this.#read((tx) => queries.promiseNamed(tx, name));
+  findPromise(name: string) {
+    return this.#read((tx) => queries.findPromise(tx, name));
   }
 
   spec(pool: string) {

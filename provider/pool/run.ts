@@ -53,6 +53,8 @@ export class PoolRun implements Pool {
   readonly #offering = new Set<Promise<Lease>>();
   /** Owners that this run has checked. */
   readonly #requested = new Set<string>();
+  /** Ids of leases that this run has claimed. */
+  readonly #claimed = new Set<string>();
   /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & SeenEpoch)[] = [];
   /** The version of the store that the commit of a lease has made. */
@@ -106,6 +108,7 @@ export class PoolRun implements Pool {
       try {
         const lease = this.#noteVersion(await this.operations.claim(request, plan));
         this.#notePlan(request, lease.extents);
+        this.#claimed.add(lease.leaseId);
         if (lease.childPool !== undefined) this.#pools.finish(lease.childPool);
         return lease;
       } catch (error) {
@@ -152,6 +155,10 @@ export class PoolRun implements Pool {
 
   isInRun(lease: Lease): boolean {
     return this.#requested.has(planKey(lease));
+  }
+
+  wasClaimedInRun({ leaseId }: Lease): boolean {
+    return this.#claimed.has(leaseId);
   }
 
   planChange(spec: PoolSpec): void {
@@ -256,8 +263,8 @@ export class PoolRun implements Pool {
     return this.operations.holder(name);
   }
 
-  promiseNamed(name: string) {
-    return this.operations.promiseNamed(name);
+  findPromise(name: string) {
+    return this.operations.findPromise(name);
   }
 
   spec(pool: string) {

@@ -430,7 +430,7 @@ export interface Queries {
   /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
   /** The offer that has this name, also if it has expired, or the record of an offer that was not claimed. */
-  promiseNamed(name: string): Promise<Lease | undefined>;
+  findPromise(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
   /** By name. */
@@ -503,6 +503,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   versionOf(lease: Lease): StoreVersion | undefined;
   /** Whether this run has checked the owner of this lease, so that the program declares it. */
   isInRun(lease: Lease): boolean;
+  /** Whether this run has claimed it. */
+  wasClaimedInRun(lease: Lease): boolean;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
   markKept(lease: Lease): Promise<void>;
   /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */

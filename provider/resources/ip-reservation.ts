@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { addressBits, familyOf, formatCidr, formatIp, parseIp, parseRange } from "../addressing/ip";
+import { addressBits, familyOf, formatCidr, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
 import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
@@ -183,9 +183,19 @@ function withSecondAddress(inputs: Inputs, { olds }: AllocationContext): Inputs 
   const { ip, ip6, runner } = inputs;
   const [main, second] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   if (ip === undefined || ip6 !== undefined || !main || !second) return inputs;
+  const [cidr, cidr6] = runner!.subnets as [string, string];
+  if (isIpInRange(ip, cidr6)) throw otherFamilyError(ip, cidr, cidr6);
+  if (!isIpInRange(ip, cidr)) return inputs; // the pool refuses it
   if (olds?.ip === ip && typeof olds.ip6 === "string") return { ...inputs, ip6: olds.ip6 };
   return { ...inputs, ip6: formatIp(second.first + (parseIp(ip) - main.first)) };
 }
+
+const otherFamilyError = (ip: string, cidr: string, cidr6: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `ip is ${ip}, which is in ${cidr6}, the second range of its runner.`,
+    `Request an address of ${cidr} as ip, and this one as ip6.`,
+  ).about("ip");
 
 const singleExtent = (value: bigint): Extent => ({ first: value, last: value });
 

@@ -241,12 +241,13 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
 
 /**
  * Whether a co-holder has the address on another host: one address cannot be on two. Resources of the same stack may move together,
- * and Pulumi checks them one by one, so they are not compared. Nor is an offer that a preview of another branch has made. A lease without
- * the same key does not share the address: it is about to end.
+ * and Pulumi checks them one by one, so they are compared only if this run has made both. Nor is an offer that a preview of another branch
+ * has made. A lease without the same key does not share the address: it is about to end.
  */
 function isElsewhere(coHolder: Lease, { attach, sharingKey }: Inputs, owner: string, pool: Pool): boolean {
   if (coHolder.sharingKey === undefined || coHolder.sharingKey !== sharingKey) return false;
-  const mayMove = isSameStack(coHolder.owner, owner) && !(coHolder.state === "offered" && pool.isInRun(coHolder));
+  const isNew = coHolder.state === "offered" ? pool.isInRun(coHolder) : pool.wasClaimedInRun(coHolder);
+  const mayMove = isSameStack(coHolder.owner, owner) && !isNew;
   return !mayMove && (carrierOf(coHolder) ?? carrierName(attach)) !== carrierName(attach);
 }
 

@@ -49,21 +49,22 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
       spec &&
       isSameTenant(spec.tenant, tenant) &&
       hasValue(spec, request) &&
-      (name === formerName || (typeOf(spec) === type && !(context.dryRun && pool.isReplaced(spec.name)))) &&
+      (name === formerName || (typeOf(spec) === type && !pool.isReplaced(spec.name))) &&
       !(mayLeave && (await isPoolOnlyOffered(spec, pool)))
     )
       return parseSettings(storedPool, spec);
   }
-  const own = await findOwnPools(request, pool);
-  const replaced = context.dryRun ? own.find(({ name }) => pool.isReplaced(name)) : undefined;
-  if (replaced) await rejectReplaced(replaced, request, context);
-  return own.length > 0 ? parseSettings(storedPool, own[0]!) : allocateBlock(tenant, type, context, "offer");
+  const all = await findOwnPools(request, pool);
+  const replaced = all.find(({ name }) => pool.isReplaced(name));
+  if (replaced && context.dryRun) await rejectReplacedPool(replaced, request, context);
+  const [own] = all.filter(({ name }) => !pool.isReplaced(name)); // In an up, it is still the old pool, which is about to be deleted.
+  return own ? parseSettings(storedPool, own) : allocateBlock(tenant, type, context, "offer");
 }
 
 const typeOf = (spec: PoolSpec): string => parseSettings(storedPool, spec).type;
 
 /** In which of its pools the tenant gets an address then cannot be promised. */
-async function rejectReplaced(
+async function rejectReplacedPool(
   { name }: PoolSpec,
   { tenant, type }: TenantPoolRequest,
   context: AllocationContext,

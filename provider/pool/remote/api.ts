@@ -253,11 +253,11 @@ export const API = {
     run: async (operations, { name }) => optional("lease", await operations.holder(name)),
   }),
 
-  promiseNamed: define({
+  findPromise: define({
     input: z.strictObject({ name: wire.text }),
     output: z.object({ lease: wire.lease.exactOptional() }),
     scope: "preview",
-    run: async (operations, { name }) => optional("lease", await operations.promiseNamed(name)),
+    run: async (operations, { name }) => optional("lease", await operations.findPromise(name)),
   }),
 
   spec: define({

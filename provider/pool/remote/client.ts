@@ -173,8 +173,8 @@ export class RemoteOperations implements Operations {
     return (await this.#call("holder", { name })).lease;
   }
 
-  async promiseNamed(name: string): Promise<Lease | undefined> {
-    return (await this.#call("promiseNamed", { name })).lease;
+  async findPromise(name: string): Promise<Lease | undefined> {
+    return (await this.#call("findPromise", { name })).lease;
   }
 
   async spec(pool: string) {

@@ -163,7 +163,7 @@ export async function withdraw(tx: WriteBuffer, pool: string, leaseId: string): 
 
 /**
  * Removes a program from offers to this owner that it was shown, and from their records: it is promised nothing any more. The same in the
- * child pools of these offers. Requests by value stay. A pool that was deleted has records, too.
+ * child pools of these offers. Requests by value stay. The pool may be deleted: records of its offers are kept.
  */
 export async function retractOffers(
   tx: WriteBuffer,

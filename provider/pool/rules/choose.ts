@@ -374,7 +374,7 @@ export async function mustKeepQuota(
     const { offered, reserved, used, held } = counts;
     if (await isKept(counts, [])) return;
     if (await expireOverdue(tx, spec.name)) continue;
-    const ending = isOffer ? await leasesReplacedByOffers(tx, spec, formerOwner) : [];
+    const ending = isOffer ? await findReplacedLeases(tx, spec, formerOwner) : [];
     if (await isKept(counts, ending)) return;
     if (wasCounted && (await isKept(counts, [...ending, ...(await otherOffers(tx, spec, uid))]))) return;
     const offer = await oldestVictim(tx, spec, "o", () => true, owner, uid);
@@ -391,7 +391,7 @@ interface QuotaOptions {
 }
 
 /** Committed leases whose owners have an offer, too. A claim of the offer releases them first where the quota has no room for both. */
-async function leasesReplacedByOffers(tx: WriteBuffer, { name }: PoolSpec, formerOwner?: string): Promise<Lease[]> {
+async function findReplacedLeases(tx: WriteBuffer, { name }: PoolSpec, formerOwner?: string): Promise<Lease[]> {
   const offers = await getLeases(tx, name, await tx.all(byTime(name, "o")));
   const replaced: Lease[] = [];
   for (const owner of new Set([...offers.map((offer) => offer.owner), ...(formerOwner ? [formerOwner] : [])]))

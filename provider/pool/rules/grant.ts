@@ -44,7 +44,7 @@ import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd }
 import { isPastEnd, namesOfChosenPool, removeShownTo } from "./end-records";
 import { canGive, mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
-import { promiseNamed } from "./queries";
+import { findPromise } from "./queries";
 
 import { canHavePorts, mustKeepKey, takePorts } from "./share";
 
@@ -63,7 +63,7 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
   const broken = findBrokenPromise(request, all, found);
   const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, context, broken) : [];
-  const elsewhere = await findPromiseElsewhere(tx, request);
+  const elsewhere = await findPromiseElsewhere(tx, request, lastEndOf(kept));
   if (elsewhere && context.inUp) throw promiseMovedError(pool.spec, show(tx, elsewhere));
   const own = promised ? undefined : found;
   const want = promised ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
@@ -89,17 +89,28 @@ async function forgetPromise(tx: WriteBuffer, { pool, uid }: Lease, program: str
   if (record) await replaceLease(tx, record, removeShownTo(record, program));
 }
 
-/** Of a resource for which a pool is chosen: the offer in another pool that this program was shown. */
-async function findPromiseElsewhere(tx: WriteBuffer, request: Request): Promise<Lease | undefined> {
+const isEndOfLease = ({ state, end }: Lease): boolean =>
+  state === "quarantined" || (state === "ended" && !end?.wasOffer);
+
+/** When the last of these leases ended; -Infinity: none has. */
+const lastEndOf = (leases: Lease[]): number =>
+  Math.max(...leases.filter(isEndOfLease).map(({ updatedAt }) => updatedAt));
+
+/**
+ * Of a resource for which a pool is chosen: the offer in another pool that this program was shown. Not one from before the resource was last
+ * deleted.
+ */
+async function findPromiseElsewhere(tx: WriteBuffer, request: Request, deletedAt: number): Promise<Lease | undefined> {
   const { pool, owner, program, names = [], want } = request;
   for (const placement of want ? [] : names.filter(isPlacementLeaseName)) {
-    const lease = await promiseNamed(tx, program === undefined ? placement : shownLeaseName(program, placement));
-    if (lease && lease.pool !== pool && isOwnedBy(tx, lease, owner)) return lease;
+    const lease = await findPromise(tx, program === undefined ? placement : shownLeaseName(program, placement));
+    const isCurrent = lease && lease.pool !== pool && lease.updatedAt > deletedAt;
+    if (isCurrent && isOwnedBy(tx, lease, owner)) return lease;
   }
   return undefined;
 }
 
-/** Read again, for the same reason. */
+/** Read again: the lease that was granted has taken its names. */
 async function forgetPromiseElsewhere(tx: WriteBuffer, { pool, uid }: Lease, program: string | undefined) {
   const lease = await tx.get(leaseKey(pool, uid));
   if (lease) await retractOffer(tx, lease, program);
@@ -110,13 +121,13 @@ async function forgetPromiseElsewhere(tx: WriteBuffer, { pool, uid }: Lease, pro
  * has (`prefer`), because an up then restores what was held. Offers of this run, and those that wait for other leases, are kept.
  */
 function withoutOutdated({ request: { prefer, want }, plannedExtents }: GrantContext, all: Lease[]): Lease[] {
-  const ends = all.filter(({ state, end }) => state === "quarantined" || (state === "ended" && !end?.wasOffer));
+  const ends = all.filter(isEndOfLease);
   const held = ends.filter(({ extents }) => prefer && !want && sameExtents(extents, prefer));
-  const [lastEnd, heldUntil] = [ends, held].map((leases) => Math.max(...leases.map(({ updatedAt }) => updatedAt)));
+  const [lastEnd, heldUntil] = [lastEndOf(ends), lastEndOf(held)];
   const isOfRun = ({ extents }: Lease) => plannedExtents !== undefined && sameExtents(extents, plannedExtents);
   return all.filter((lease) => {
-    if (lease.end?.wasOffer) return lease.updatedAt > lastEnd!;
-    return lease.state !== "offered" || lease.updatedAt > heldUntil! || lease.waitsFor || isOfRun(lease);
+    if (lease.end?.wasOffer) return lease.updatedAt > lastEnd;
+    return lease.state !== "offered" || lease.updatedAt > heldUntil || lease.waitsFor || isOfRun(lease);
   });
 }
 
@@ -268,9 +279,8 @@ async function findClaimable(
 async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
   const candidates = findAnswers(tx, spec, request, mine);
   if (request.want) return candidates[0];
-  const canShare = await hasSharers(tx, spec, request);
   for (const lease of candidates) {
-    if (canShare && isPast(lease, tx.now)) continue;
+    if (isPast(lease, tx.now) && (await hasSharers(tx, spec, request))) continue;
     if (request.onPortConflict !== "anotherAddress" || (await canHavePorts(tx, spec, request, lease))) return lease;
   }
   return undefined;
@@ -323,7 +333,8 @@ async function grant(
   const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
   const lease = buildLease(tx, context, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
-  const names = lease.state === "offered" ? namesOfOffer(request, answered.want !== undefined, own) : request.names;
+  const names =
+    lease.state === "offered" ? namesOfOffer(request, answered.want !== undefined, lease, own) : request.names;
   const details = namesAndPool({ ...request, ...(names && { names }) }, extents, own);
   const after = await putLease(tx, own, lease, details, ends);
   // Offers count, too, so that a preview sees its own requests.
@@ -337,13 +348,16 @@ async function grant(
  * Of an offer in a pool that was chosen, the names by which the program finds it again. A requested value tells itself in which pool it is:
  * an offer for it keeps only such names that it has already.
  */
-function namesOfOffer({ names, program }: Request, isByValue: boolean, own?: Lease): string[] | undefined {
+function namesOfOffer(
+  { names }: Request,
+  isByValue: boolean,
+  { shownTo = [] }: Lease,
+  own?: Lease,
+): string[] | undefined {
   if (!names) return undefined;
-  const before = own ? namesOfChosenPool(own) : [];
-  if (isByValue) return [...new Set([...names.filter((name) => !isPlacementLeaseName(name)), ...before])];
-  const shown =
-    program === undefined ? [] : names.filter(isPlacementLeaseName).map((name) => shownLeaseName(program, name));
-  return [...new Set([...names, ...before, ...shown])];
+  const placements = names.filter(isPlacementLeaseName);
+  if (isByValue) return [...names.filter((name) => !placements.includes(name)), ...(own ? namesOfChosenPool(own) : [])];
+  return [...names, ...placements.flatMap((name) => shownTo.map((program) => shownLeaseName(program, name)))];
 }
 
 /** Names of the containers that use a lease are kept when it is renewed. */

@@ -74,7 +74,7 @@ export async function holder(tx: WriteBuffer, name: string): Promise<Lease | und
   return lease && isLive(lease, tx.now) ? lease : undefined;
 }
 
-export async function promiseNamed(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
+export async function findPromise(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
   const lease = await leaseNamed(tx, name);
   return lease && wasOffer(lease) && !isPastEnd(lease, tx.now) ? lease : undefined;
 }

@@ -158,6 +158,51 @@ describe("on any runner", () => {
     expect((await checkInUp("a", ON_ANY)).reason).toBe("");
   });
 
+  test("a promise from before the reservation was last deleted does not stop an up", async () => {
+    const shown = await stage.preview("IPReservation", "a", ON_ANY);
+    stage.pass(LATER);
+    stage.newRun();
+    await stage.make("IPReservation", "x", { runner: `training/${shown.runnerName}`, ip: shown.ip });
+    stage.newRun();
+    stage.program = "branch";
+    const made = await stage.make("IPReservation", "a", ON_ANY);
+    stage.newRun();
+    await stage.of("IPReservation").delete(made);
+    stage.pass(LATER);
+    stage.newRun();
+    stage.program = "main";
+    expect((await checkInUp("a", ON_ANY)).reason).toBe("");
+  });
+
+  test("no runner yet: the address is not shown, so it is not promised", async () => {
+    stage = await Stage.up();
+    stage.program = "main";
+    await stage.network("training", { subnets: "10.128.0.0/12/6/14" });
+    stage.newRun();
+    await previewRunner("r1", "192.0.2.11");
+    await stage.preview("IPReservation", "a", ON_ANY);
+    stage.pass(LATER);
+    stage.newRun();
+    expect(await stage.preview("IPReservation", "a", ON_ANY)).toMatchObject({ ip: UNKNOWN });
+    await previewRunner("r2", "192.0.2.12");
+    stage.newRun();
+    await stage.runner("r2", "192.0.2.12");
+    expect((await checkInUp("a", ON_ANY)).reason).toBe("");
+  });
+
+  test("an offer has the names of fifty programs at most, and a program that it dropped is promised nothing", async () => {
+    for (let i = 0; i < 60; i++) {
+      stage.newRun();
+      stage.program = `p${i}`;
+      await stage.preview("IPReservation", "a", ON_ANY);
+    }
+    const placed = `training/${ownerOf("IPReservation", "a")}`;
+    expect((await stage.pool.holder(`placed/${placed}`))!.names).toHaveLength(51);
+    expect(await stage.pool.findPromise(`shown/p0/${placed}`)).toBeUndefined();
+    expect(await stage.pool.findPromise(`shown/p59/${placed}`)).toBeDefined();
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
   test("an existing reservation that stays on its runner keeps the network from being replaced, in preview and up", async () => {
     const made = await stage.make("IPReservation", "a", ON_ANY);
     for (const dryRun of [true, false]) {
@@ -310,6 +355,19 @@ describe("in a pool of a tenant", () => {
     expect(now.pool).toMatchObject({ poolName: up });
     if (ip !== UNKNOWN) expect(now.ip).toBe(ip);
     expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test.each([
+    ["loadBalancer", "clusterIP"],
+    ["clusterIP", "loadBalancer"],
+  ])("in an up that replaces a pool (%s, then %s), none gets an address of the old one", async (before, after) => {
+    const made = await stage.make("IPPool", "own", { ...POOL, type: before });
+    stage.newRun();
+    await stage.check("IPPool", "own", { ...POOL, type: after }, made);
+    expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({
+      pool: { poolName: "tenant/acme/web/clusterIP" },
+    });
+    await stage.of("IPPool").delete(made);
   });
 
   test("a block that stays: the expired offer is kept, although there is a pool now", async () => {

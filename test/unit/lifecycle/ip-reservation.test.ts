@@ -384,6 +384,11 @@ test("dual stack: one address of each family; if one is requested, the other has
   expect(await dual.of("IPReservation").diff(props, pinned)).toMatchObject({ changes: false });
   const wished = await dual.preview("IPReservation", "b", on(runner, { ip: "10.128.64.77" }));
   expect(wished.ip6).toMatch(/^fd00:128:0:1::4d$/);
+  for (const where of [on(runner), { network: "training" }])
+    expect(await dual.refusal("IPReservation", "c", { ...where, ip: "fd00:128:0:1::9" })).toBe(
+      "INPUT_INVALID: ip is fd00:128:0:1::9, which is in fd00:128:0:1::/64, the second range of its runner. Request an address of 10.128.64.0/18 as ip, and this one as ip6.",
+    );
+  expect(await dual.refusal("IPReservation", "c", on(runner, { ip: "fd00:129::9" }))).toMatch(/^IP_OUTSIDE_POOL: /);
 });
 
 test("a replaced runner: its reservations are replaced, too, and their addresses are unknown in this preview", async () => {

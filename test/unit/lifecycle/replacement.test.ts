@@ -250,6 +250,15 @@ test("a renamed resource that this run deletes and creates again keeps the name 
   }
 });
 
+test("a resource that is renamed and replaced in one run keeps its name", async () => {
+  stage.newRun();
+  const lifecycle = stage.of("IPPool");
+  const renamed = { owner: ownerOf("IPPool", "renamed"), dryRun: true };
+  const { inputs } = await lifecycle.check(renamed, pickInputs(resourceOf("IPPool"), pool), CHANGED);
+  await lifecycle.diff(pool, inputs);
+  expect((await lifecycle.check(renamed, undefined, CHANGED)).inputs).toMatchObject({ poolName: "lb" });
+});
+
 test.each<[change: string, changed: Values]>([
   ["its type", CHANGED],
   ["its type and ranges", { ...CHANGED, ranges: ["10.2.0.0/27"] }],

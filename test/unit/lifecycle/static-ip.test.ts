@@ -121,11 +121,16 @@ test("what another branch was offered on another host does not stop an up, but a
   stage.newRun();
   await stage.preview("StaticIP", "one", inputs({ sharingKey: "team-b" }));
   expect(await stage.refusal("StaticIP", "two", { ...branch, sharingKey: "team-b" })).toMatch(/^SHARING_CONFLICT: /);
+  stage.newRun();
+  await stage.make("StaticIP", "one", inputs({ sharingKey: "team-b" }));
+  const { failures } = await stage.check("StaticIP", "two", { ...branch, sharingKey: "team-b" });
+  expect(failures[0]?.reason).toMatch(/^SHARING_CONFLICT: /);
 });
 
 test("co-holders of an address in one stack move together", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const second = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
+  stage.newRun();
   await stage.change("StaticIP", "web", first, onRunner("r1", R1!, { sharingKey: "team-a" }));
   await stage.change("StaticIP", "mail", second, onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }));
   expect(stage.fleet.itemsOn(R1!)).toContain(`address ${first.ip}/32 on overlay-vip`);

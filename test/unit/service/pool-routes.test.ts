@@ -106,7 +106,7 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
   find: [["preview", ({ pool, lease }) => ({ pool, by: { value: String(lease.extents[0]!.first) } })]],
   endOf: [["preview", ({ pool, lease }) => ({ pool, uid: lease.uid })]],
   holder: [["preview", ({ pool }) => ({ name: pool })]],
-  promiseNamed: [["preview", ({ pool }) => ({ name: pool })]],
+  findPromise: [["preview", ({ pool }) => ({ name: pool })]],
   spec: [["preview", ({ pool }) => ({ pool })]],
   leases: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
   pools: [["preview", () => ({ prefix: "", limit: 10 })]],
@@ -131,7 +131,7 @@ const ANSWERED = [
     "openToken preview",
     "endOf preview",
     "holder preview",
-    "promiseNamed preview",
+    "findPromise preview",
   ],
   ...["pools preview", "usages preview", "events preview", "identity preview", "findSeen preview"],
 ];
