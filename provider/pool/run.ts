@@ -3,7 +3,7 @@ import { isOverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import { notDeletedError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
-import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
+import type { Committed, Offered, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
 import { sharingKeyOf } from "./storage/leases";
 import {
@@ -82,11 +82,18 @@ export class PoolRun implements Pool {
 
   async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
     const plannedExtents = this.#planned.get(planKey(request));
-    const plannedSpec = this.#pools.changeOf(request.pool);
     this.#notePlan(request, request.want);
-    const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
     const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
-    const granted = this.operations.offer(request, terms, plan).then(({ lease, refusal }) => {
+    const offerIn = (plannedSpec: PoolSpec | undefined): Promise<Offered> => {
+      const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
+      return this.operations.offer(request, terms, plan);
+    };
+    const returning = inUp && !request.want ? this.#returningTo(request) : [];
+    const offered =
+      returning.length > 0
+        ? this.#offerOthers(request.pool, returning, offerIn)
+        : offerIn(this.#pools.changeOf(request.pool));
+    const granted = offered.then(({ lease, refusal }) => {
       this.#notePlan(request, lease.extents);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
       if (refusal) throw refusal;
@@ -94,6 +101,28 @@ export class PoolRun implements Pool {
     });
     this.#offering.add(granted);
     return granted.finally(() => this.#offering.delete(granted));
+  }
+
+  /** In an up: what other resources get again after this pool was replaced. It is free until they are created. */
+  #returningTo({ pool, owner, formerOwner }: Request): Extent[] {
+    return this.#pools.ending
+      .filter((lease) => lease.pool === pool && ![owner, formerOwner].includes(lease.owner))
+      .flatMap(({ extents }) => extents);
+  }
+
+  /** An offer of other values than these. If there are none, those resources may not be created again: then also of these. */
+  async #offerOthers(
+    pool: string,
+    returning: Extent[],
+    offerIn: (spec: PoolSpec | undefined) => Promise<Offered>,
+  ): Promise<Offered> {
+    const stored = await this.spec(pool);
+    try {
+      return await offerIn(stored && { ...stored, reserved: [...(stored.reserved ?? []), ...returning] });
+    } catch (error) {
+      if (!isOverlayError(error, "POOL_EXHAUSTED", "RUNNER_IDS_EXHAUSTED")) throw error;
+      return offerIn(undefined);
+    }
   }
 
   async claim(request: Request): Promise<Lease> {

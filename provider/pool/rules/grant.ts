@@ -9,10 +9,9 @@ import {
   promiseMovedWarning,
 } from "../errors";
 import { commonSpec, covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
-import { countsKey, leaseKey, sharersOf } from "../storage/keys";
+import { countsKey, leaseKey } from "../storage/keys";
 import {
   appendHistory,
-  getLeases,
   holdersOf,
   isByValue,
   isExpired,
@@ -46,7 +45,7 @@ import { canGive, mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
 import { findPromise } from "./queries";
 
-import { canHavePorts, mustKeepKey, takePorts } from "./share";
+import { canHavePorts, canShare, mustKeepKey, takePorts } from "./share";
 
 /** Offers and claims. Both look first for what the owner already has. */
 
@@ -174,7 +173,7 @@ async function recallHeld(
   all: Lease[],
   broken?: Lease,
 ): Promise<Extent[] | undefined> {
-  if (request.want || (await hasSharers(tx, spec, request))) return undefined;
+  if (request.want || (await canShare(tx, spec, request))) return undefined;
   const former = request.formerOwner ? await ownLeases(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isCommitted(lease) && isLive(lease, tx.now));
   const mayHave = (lease: Lease) =>
@@ -280,17 +279,10 @@ async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: 
   const candidates = findAnswers(tx, spec, request, mine);
   if (request.want) return candidates[0];
   for (const lease of candidates) {
-    if (isPast(lease, tx.now) && (await hasSharers(tx, spec, request))) continue;
+    if (isPast(lease, tx.now) && (await canShare(tx, spec, request))) continue;
     if (request.onPortConflict !== "anotherAddress" || (await canHavePorts(tx, spec, request, lease))) return lease;
   }
   return undefined;
-}
-
-/** Whether other owners have leases with its sharing key. */
-async function hasSharers(tx: WriteBuffer, { name }: PoolSpec, request: Request): Promise<boolean> {
-  const key = sharingKeyOf(request);
-  const sharers = key === undefined ? [] : await getLeases(tx, name, await tx.all(sharersOf(name, key)));
-  return sharers.some((lease) => lease.owner !== request.owner && !isExpired(lease, tx.now));
 }
 
 const isPast = (lease: Lease, now: number): boolean => lease.state !== "offered" && !isLive(lease, now);

@@ -20,20 +20,47 @@ export async function findShared(
   suits: (extents: Extent[]) => boolean,
   taking: Evict,
 ): Promise<Extent[] | undefined> {
-  const key = sharingKeyOf(request);
-  if (key === undefined) return undefined;
-  const sharers = await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
-  const joinable = sharers.filter((lease) => !isExpired(lease, tx.now) && suits(lease.extents));
-  const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
-  const isOverdue = ({ holder }: PortConflict): boolean => isExpired(holder, tx.now);
-  for (const extents of places.values()) {
-    const conflicts = await conflictsOn(tx, spec, extents, request.ports ?? []);
-    if (conflicts.every(isOverdue)) return extents;
-  }
-  if (request.onPortConflict === "anotherAddress") return undefined;
-  const [extents] = places.values();
+  const places = await findSharedExtents(tx, spec, request, ({ extents }) => suits(extents));
+  const free = await findFreeOf(tx, spec, places, request.ports);
+  if (free || request.onPortConflict === "anotherAddress") return free;
+  const [extents] = places;
   if (extents) await takePorts(tx, spec, extents, request.ports ?? [], undefined, taking);
   return extents;
+}
+
+/** Whether the request shares a value of other owners, if it gets no value of its own. */
+export async function canShare(tx: WriteBuffer, spec: PoolSpec, request: Request): Promise<boolean> {
+  const places = await findSharedExtents(tx, spec, request, ({ owner }) => owner !== request.owner);
+  if (request.onPortConflict !== "anotherAddress") return places.length > 0;
+  return (await findFreeOf(tx, spec, places, request.ports)) !== undefined;
+}
+
+/** The extents of live leases with the key of the request, the lowest first. */
+async function findSharedExtents(
+  tx: WriteBuffer,
+  spec: PoolSpec,
+  request: Request,
+  suits: (lease: Lease) => boolean,
+): Promise<Extent[][]> {
+  const key = sharingKeyOf(request);
+  if (key === undefined) return [];
+  const sharers = await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
+  const joinable = sharers.filter((lease) => !isExpired(lease, tx.now) && suits(lease));
+  return [...new Map(joinable.map(({ extents }) => [extents[0]!.last, extents])).values()];
+}
+
+/** The first of these extents on which the ports are free. */
+async function findFreeOf(
+  tx: WriteBuffer,
+  spec: PoolSpec,
+  places: Extent[][],
+  ports: Port[] = [],
+): Promise<Extent[] | undefined> {
+  for (const extents of places) {
+    const conflicts = await conflictsOn(tx, spec, extents, ports);
+    if (conflicts.every(({ holder }) => isExpired(holder, tx.now))) return extents;
+  }
+  return undefined;
 }
 
 /** Evicts the holder, if that is allowed; returns whether it did. */

@@ -106,6 +106,15 @@ describe("a shared address that was released", () => {
     expect(await stage.pool.fsck()).toEqual([]);
   });
 
+  test("is given to its owner again, if its ports are taken on the address of others with the key", async () => {
+    const ports = [{ protocol: "tcp" as const, port: 80 }];
+    await stage.pool.claim({ ...request("b"), ports });
+    const mine = { ...request("a"), ports, onPortConflict: "anotherAddress" as const };
+    const held = await stage.pool.claim(mine);
+    await stage.pool.release(held.pool, held.leaseId);
+    expect((await stage.pool.offer(mine)).extents).toEqual(held.extents);
+  });
+
   test("is given to its owner again after it has expired", async () => {
     const held = await stage.pool.claim({ ...request("a"), ttl: 60 });
     stage.pass(61);

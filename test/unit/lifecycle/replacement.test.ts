@@ -250,6 +250,19 @@ test("a renamed resource that this run deletes and creates again keeps the name 
   }
 });
 
+test("a new resource of a replaced pool does not get the address that another one gets again, if it is created first", async () => {
+  const lowest = { ...CHANGED, allocation: "lowest" };
+  const low = await stage.make("IPReservation", "low", { ...inPool(pool), ip: "10.2.0.0" });
+  stage.newRun();
+  const { inputs } = await check("IPPool", "lb", lowest, pool);
+  for (const props of [web, low]) await askDependent(props);
+  for (const props of [web, low]) await stage.of("IPReservation").delete(props);
+  await stage.of("IPPool").delete(pool);
+  const made = (await stage.of("IPPool").create(inputs)).props;
+  expect(await stage.make("IPReservation", "new", inPool(made))).toMatchObject({ ip: "10.2.0.1" });
+  expect(await stage.make("IPReservation", "low", inPool(made))).toMatchObject({ ip: "10.2.0.0" });
+});
+
 test("a resource that is renamed and replaced in one run keeps its name", async () => {
   stage.newRun();
   const lifecycle = stage.of("IPPool");
