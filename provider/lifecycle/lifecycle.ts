@@ -192,7 +192,14 @@ export class Lifecycle {
     def.validateDelete?.(props, lease, await hasSuccessor(pool, lease));
     await pool.mustBeReplaceable(lease.pool);
     const clean = readCleanHosts(lease);
-    const owned = await takeOverLease(def, pool, lease, pickInputs(def, props), { deleting: true }, clean);
+    const owned = await takeOverLease(def, pool, lease, pickInputs(def, props), { deleting: true }, clean).catch(
+      async (error: unknown) => {
+        // Another resource of this run has got its values since it was read.
+        if (isOverlayError(error, "LEASE_FENCED") && !(await findLeaseInState(def, pool, props))) return undefined;
+        throw error;
+      },
+    );
+    if (!owned) return deleteWithoutLease(def, deps, pool, props);
     this.#released.set(lease.owner, lease.extents);
     await removeAndRelease(def, deps, pool, props, owned, clean);
   }

@@ -103,10 +103,13 @@ export class PoolRun implements Pool {
     return granted.finally(() => this.#offering.delete(granted));
   }
 
-  /** In an up: what other resources get again after this pool was replaced. It is free until they are created. */
-  #returningTo({ pool, owner, formerOwner }: Request): Extent[] {
+  /** In an up: what other resources that were deleted get again, and do not share. It is free until they are created. */
+  #returningTo(request: Request): Extent[] {
+    const { pool, owner, formerOwner } = request;
+    const key = sharingKeyOf(request);
     return this.#pools.ending
       .filter((lease) => lease.pool === pool && ![owner, formerOwner].includes(lease.owner))
+      .filter((lease) => key === undefined || sharingKeyOf(lease) !== key)
       .flatMap(({ extents }) => extents);
   }
 
@@ -127,12 +130,15 @@ export class PoolRun implements Pool {
 
   async claim(request: Request): Promise<Lease> {
     this.#notePlan(request, request.want);
-    const deadline = Date.now() + (this.settings.swapWait ?? 5) * 1000;
+    const started = Date.now();
     for (;;) {
       let isHeldInStack = false;
+      let wait = (this.settings.swapWait ?? 5) * 1000;
       const plan = this.#planWith((holder) => {
         isHeldInStack = true;
-        return this.#isReleasing(holder);
+        // Its delete is at work on hosts, and would be fenced off.
+        if (holder.deletingSince !== undefined) wait = LONGEST_DELETE_MS;
+        return holder.deletingSince === undefined && this.#isReleasing(holder);
       });
       try {
         const lease = this.#noteVersion(await this.operations.claim(request, plan));
@@ -142,7 +148,7 @@ export class PoolRun implements Pool {
         return lease;
       } catch (error) {
         // The other resource may be about to claim another value, or to release this one.
-        if (!isHeldInStack || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
+        if (!isHeldInStack || !isOverlayError(error, "PLAN_STALE") || Date.now() > started + wait) throw error;
       }
       await sleep(100);
     }

@@ -77,6 +77,23 @@ test("a renamed resource may move in a pool whose quota is reached", async () =>
   expect(await stage.refusal("IPReservation", "renamed", inPool(pool, { ip: "10.61.0.4" }), a)).toBe("");
 });
 
+test("a claim does not take a value whose resource is being deleted, but waits for the end of the delete", async () => {
+  await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"] });
+  const pool = "pool/lb";
+  const at = (value: bigint) => [{ first: 0xffff_0a3d_0000n + value, last: 0xffff_0a3d_0000n + value }];
+  const by = (name: string, value: bigint) => ({ pool, owner: ownerOf("T", name), type: "T", want: at(value) });
+  const held = await stage.pool.claim(by("a", 1n));
+  await stage.pool.claim(by("b", 2n));
+  stage.newRun();
+  await stage.pool.offer(by("a", 2n), { inUp: true, movesAway: () => true });
+  await stage.pool.amend(pool, held.leaseId, { deleting: true });
+  const claimed = stage.pool.claim(by("b", 1n));
+  await new Promise((resolve) => setTimeout(resolve, 500)); // longer than a claim waits for other holders in these tests
+  expect(await stage.pool.find(pool, { leaseId: held.leaseId })).toBeDefined();
+  await stage.pool.release(pool, held.leaseId);
+  expect((await claimed).extents).toEqual(at(1n));
+});
+
 describe("a shared address that was released", () => {
   const request = (owner: string) => ({ pool: "pool/lb", owner, type: "StaticIP", sharingKey: "web" });
 
