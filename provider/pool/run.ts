@@ -5,7 +5,7 @@ import { notDeletedError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Offered, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
-import { sharingKeyOf } from "./storage/leases";
+import { sharingKeyOf, uidOf } from "./storage/leases";
 import {
   type AccessToken,
   type AmendOptions,
@@ -53,6 +53,8 @@ export class PoolRun implements Pool {
   readonly #offering = new Set<Promise<Lease>>();
   /** Owners that this run has checked. */
   readonly #requested = new Set<string>();
+  /** Uids of leases whose resources this run has begun to delete. */
+  readonly #deleting = new Set<string>();
   /** Ids of leases that this run has claimed. */
   readonly #claimed = new Set<string>();
   /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
@@ -119,12 +121,13 @@ export class PoolRun implements Pool {
     returning: Extent[],
     offerIn: (spec: PoolSpec | undefined) => Promise<Offered>,
   ): Promise<Offered> {
-    const stored = await this.spec(pool);
+    const changed = this.#pools.changeOf(pool);
+    const spec = changed ?? (await this.spec(pool));
     try {
-      return await offerIn(stored && { ...stored, reserved: [...(stored.reserved ?? []), ...returning] });
+      return await offerIn(spec && { ...spec, reserved: [...(spec.reserved ?? []), ...returning] });
     } catch (error) {
       if (!isOverlayError(error, "POOL_EXHAUSTED", "RUNNER_IDS_EXHAUSTED")) throw error;
-      return offerIn(undefined);
+      return offerIn(changed);
     }
   }
 
@@ -136,9 +139,9 @@ export class PoolRun implements Pool {
       let wait = (this.settings.swapWait ?? 5) * 1000;
       const plan = this.#planWith((holder) => {
         isHeldInStack = true;
-        // Its delete is at work on hosts, and would be fenced off.
-        if (holder.deletingSince !== undefined) wait = LONGEST_DELETE_MS;
-        return holder.deletingSince === undefined && this.#isReleasing(holder);
+        if (!this.#deleting.has(holder.uid)) return this.#isReleasing(holder);
+        wait = LONGEST_DELETE_MS; // Its delete is at work on hosts, and would be fenced off.
+        return false;
       });
       try {
         const lease = this.#noteVersion(await this.operations.claim(request, plan));
@@ -165,6 +168,7 @@ export class PoolRun implements Pool {
 
   async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
     const plan = this.#planWith(() => false);
+    if (changes.deleting) this.#deleting.add(uidOf(leaseId));
     return this.#noteVersion(await this.operations.amend(pool, leaseId, changes, options, plan));
   }
 
