@@ -56,6 +56,7 @@ const NEEDED = new Set([
   "prefixLength",
   "network",
   "runner",
+  "attach",
   "connection",
   "hubConnection",
 ]);
