@@ -71,7 +71,7 @@ async function rejectReplaced({ network }: PlacementRequest, context: Allocation
 
 /** A preview that shows no value ends what earlier ones have promised to the owner in the pool that was chosen. */
 export async function retractChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
-  const offer = await pool.findPromise(program === undefined ? name : shownLeaseName(program, name));
+  const offer = await pool.findPromise(shownLeaseName(program, name));
   if (offer) await pool.retract({ pool: offer.pool, owner, type: offer.type, ...(program && { program }) });
 }
 
@@ -82,7 +82,7 @@ export async function retractChosen(name: string, { pool, owner, program }: Allo
 export async function findChosenLease(name: string, { pool, program }: AllocationContext): Promise<Lease | undefined> {
   const lease = await pool.holder(name);
   if (lease && isCommitted(lease)) return lease;
-  const shown = await pool.findPromise(program === undefined ? name : shownLeaseName(program, name));
+  const shown = await pool.findPromise(shownLeaseName(program, name));
   return shown && (await isStillFree(shown, pool)) ? shown : lease;
 }
 

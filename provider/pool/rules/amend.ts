@@ -11,6 +11,7 @@ import {
   sharingKeyOf,
   specOf,
   uidOf,
+  wasOffer,
 } from "../storage/leases";
 
 import { omitUndefined } from "../storage/records";
@@ -176,7 +177,7 @@ export async function retractOffers(
 
 export async function retractOffer(tx: WriteBuffer, lease: Lease, program: string | undefined): Promise<void> {
   const wasShown = program === undefined ? lease.shownTo === undefined : lease.shownTo?.includes(program);
-  if (!(lease.state === "offered" || lease.end?.wasOffer) || isByValue(lease) || !wasShown) return;
+  if (!wasOffer(lease) || isByValue(lease) || !wasShown) return;
   for (const inside of lease.childPool ? await tx.all(leasesOf(lease.childPool)) : [])
     if (mayChange(tx, inside)) await retractOffer(tx, inside, program);
   const rest = removeShownTo(lease, program);

@@ -131,7 +131,7 @@ export async function findPromiseElsewhere(
 ): Promise<Lease | undefined> {
   const { pool, owner, program, names = [], want } = request;
   for (const placement of want ? [] : names.filter(isPlacementLeaseName)) {
-    const lease = await findPromise(tx, program === undefined ? placement : shownLeaseName(program, placement));
+    const lease = await findPromise(tx, shownLeaseName(program, placement));
     const isCurrent = lease && lease.pool !== pool && lease.updatedAt > deletedAt;
     if (isCurrent && isOwnedBy(tx, lease, owner)) return lease;
   }
