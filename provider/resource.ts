@@ -49,11 +49,16 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   crossFieldErrors?(inputs: z.output<Inputs>): Iterable<InputError>;
   /** Rejects a conflict with other leases or pools. Called before the lease is granted or changed. */
   validate?(props: Props<Inputs, Computed>, context: ValidationContext): Promise<void>;
+  /**
+   * Rejects a conflict with leases that share its values. Unlike `validate`, also called if the resource does not change: those of the same
+   * stack may change in the same run, and Pulumi checks them in any order.
+   */
+  validateCoHolders?(props: Props<Inputs, Computed>, context: Pick<ValidationContext, "pool" | "owner">): Promise<void>;
   /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
   validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
   /** The child pool of its lease; it may depend on the extents of the lease. */
   childPool?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
-  /** Stored with the lease, for `validate` of other resources. */
+  /** Stored with the lease, for `validate` and `validateCoHolders` of other resources. */
   leaseData?(inputs: z.output<Inputs>): Record<string, string>;
   /** Outputs that follow from the lease or from the pool. */
   leaseOutputs?(props: Props<Inputs, Computed>, lease: Lease, context: LeaseContext): Promise<Record<string, unknown>>;

@@ -17,9 +17,10 @@ export async function allocateOrKeep(
 ): Promise<Values> {
   const kept = olds && extentsInPlace(def, olds, inputs);
   if (olds && !kept) await planReplacement(def, deps, caller, olds, inputs);
-  if (kept && (await canKeep(def, deps, olds, kept))) {
+  if (kept && (await canKeep(def, deps, olds, inputs, kept))) {
     const computed = def.values(inputs, kept);
     const props = { ...inputs, ...computed, owner: caller.owner };
+    await def.validateCoHolders?.(props, { pool: await deps.pool(), owner: String(olds.owner) });
     const { want, onPortConflict } = def.request(inputs, caller.owner);
     const mayMove = want === undefined && onPortConflict === "anotherAddress";
     if (hasSameDetails(def, olds, inputs, kept) || (await canChange(def, await deps.pool(), olds, props, mayMove))) {
@@ -37,7 +38,11 @@ export async function allocateOrKeep(
   for (const warning of lease.warnings ?? []) deps.warn(warning);
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
-  await validate(def, pool, caller.owner, { ...inputs, ...computed }, olds);
+  const props = { ...inputs, ...computed };
+  if (olds && def.childPool)
+    pool.planReplacedPool(def.childPool(withoutPaths(inputs, unknownPaths(inputs)), lease.extents));
+  await def.validateCoHolders?.(props, { pool, owner: caller.owner });
+  await validate(def, pool, caller.owner, props, olds);
   return computed;
 }
 
@@ -55,14 +60,9 @@ async function planReplacement(
   const lease = await pool.find(def.request(olds, before).pool, { owner: before });
   const { name } = def.childPool(olds, def.extentsFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
-  const { want } = def.request(inputs, before);
-  const spec = want && def.childPool(withoutPaths(inputs, unknownPaths(inputs)), want);
-  await pool.planReplacement({
-    pool: name,
-    owners: [before, owner],
-    changed: changesNotInPlace(def, olds, inputs, want ?? def.extentsFromProps(olds)),
-    ...(spec && { spec }),
-  });
+  const { want = def.extentsFromProps(olds) } = def.request(inputs, before);
+  const changed = changesNotInPlace(def, olds, inputs, want);
+  await pool.planReplacement({ pool: name, owners: [before, owner], changed });
 }
 
 /** `olds`: the properties of the resource that it replaces. */
@@ -75,7 +75,13 @@ async function validate(def: Definition, pool: Pool, owner: string, props: Value
  * Whether the resource keeps its values. Its lease may have expired or been taken over. Values that are configured on hosts are kept
  * as long as no other owner holds them, and while the store does not answer.
  */
-async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: Extent[]): Promise<boolean> {
+async function canKeep(
+  def: Definition,
+  deps: Dependencies,
+  olds: Values,
+  inputs: Values,
+  kept: Extent[],
+): Promise<boolean> {
   try {
     const pool = await deps.pool();
     const owner = String(olds.owner);
@@ -83,7 +89,7 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
     const lease = await pool.find(name, { owner });
     if (lease && isCommitted(lease)) {
       if (pool.isEnding(lease)) return false; // Renamed: Pulumi deletes it with its pool, under its old name.
-      await pool.markKept(lease);
+      await pool.markKept(lease, def.leaseData?.(inputs));
       if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
       return true;
     }
@@ -145,8 +151,9 @@ async function offerLease(
     const lease = await pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
     return dryRun && !pool.fitsReplacement(full, lease.extents) ? await leaveUnshown("it is being replaced") : lease;
   } catch (error) {
-    if (dryRun && isOverlayError(error, ...NO_VALUE) && (await pool.willGive(full)))
-      return await leaveUnshown("it is being changed, and gives them after that");
+    if (!dryRun || !isOverlayError(error, ...NO_VALUE)) throw error;
+    if (pool.isReplaced(request.pool)) return await leaveUnshown("it is being replaced");
+    if (await pool.willGive(full)) return await leaveUnshown("it is being changed, and gives them after that");
     throw error;
   }
 }

@@ -28,6 +28,8 @@ export class PlannedPools {
   readonly #later = new Map<string, Map<string, Request>>();
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
+  /** What pools that are replaced will be, by their names. */
+  readonly #replaced = new Map<string, PoolSpec>();
   /** How many values each owner requests in a pool that is replaced, by name of the pool. */
   readonly #requested = new Map<string, Map<string, bigint>>();
   /** Leases whose resources Pulumi deletes before the pool, by uid. */
@@ -38,7 +40,7 @@ export class PlannedPools {
   constructor(
     private readonly operations: Pick<Operations, "spec" | "leases" | "poolsEndingWith">,
     /** Uids of leases that their owners keep in this run. */
-    private readonly kept: ReadonlySet<string>,
+    private readonly kept: Pick<ReadonlySet<string>, "has">,
     /** Whether this run has checked the owner of an offer, and may give it these values. */
     private readonly isPlanned: (offer: Lease) => boolean,
   ) {}
@@ -98,6 +100,10 @@ export class PlannedPools {
     for (const { name } of pools) this.#byPool.set(name, replacement);
   }
 
+  planReplacedPool(spec: PoolSpec): void {
+    this.#replaced.set(spec.name, spec);
+  }
+
   /** Shared values are not counted: how many are needed is decided when they are claimed. */
   mustFitReplacement(request: Request): void {
     const { pool, owner, want, size = 1n, also = [], sharingKey } = request;
@@ -124,8 +130,7 @@ export class PlannedPools {
 
   /** What a pool that is replaced will be, if that is known. */
   replacementOf(pool: string): PoolSpec | undefined {
-    const spec = this.#byPool.get(pool)?.spec;
-    return spec?.name === pool ? spec : undefined;
+    return this.isReplaced(pool) ? this.#replaced.get(pool) : undefined;
   }
 
   markEnding(lease: Lease): void {

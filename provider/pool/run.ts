@@ -18,6 +18,7 @@ import {
   type ImportOptions,
   type ImportResult,
   isCommitted,
+  type Json,
   type Lease,
   type LeaseFilter,
   type OfferOptions,
@@ -44,8 +45,8 @@ export class PoolRun implements Pool {
   readonly #planned = new Map<string, Extent[]>();
   /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
-  /** Uids of leases that their owners keep in this run. */
-  readonly #kept = new Set<string>();
+  /** Leases that their owners keep in this run, by uid, with the data that they will have. */
+  readonly #kept = new Map<string, Json | undefined>();
   readonly #pools: PlannedPools;
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
@@ -180,9 +181,9 @@ export class PoolRun implements Pool {
     );
   }
 
-  async markKept(lease: Lease): Promise<void> {
+  async markKept(lease: Lease, data?: Json): Promise<void> {
     this.#notePlan(lease, lease.extents);
-    this.#kept.add(lease.uid);
+    this.#kept.set(lease.uid, data);
     await this.#pools.refuseKept(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
@@ -198,6 +199,11 @@ export class PoolRun implements Pool {
 
   wasClaimedInRun({ leaseId }: Lease): boolean {
     return this.#claimed.has(leaseId);
+  }
+
+  plannedData(lease: Lease): Json | undefined {
+    const isNew = lease.state === "offered" ? this.isInRun(lease) : this.wasClaimedInRun(lease);
+    return isNew ? lease.data : this.#kept.get(lease.uid);
   }
 
   planChange(spec: PoolSpec): void {
@@ -218,6 +224,10 @@ export class PoolRun implements Pool {
 
   planReplacement(replacement: Replacement): Promise<void> {
     return this.#pools.planReplacement(replacement);
+  }
+
+  planReplacedPool(spec: PoolSpec): void {
+    this.#pools.planReplacedPool(spec);
   }
 
   mustFitReplacement(request: Request): void {

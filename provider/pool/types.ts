@@ -402,8 +402,6 @@ export interface Replacement {
   owners: string[];
   /** The properties of its resource that cannot change in place. */
   changed: string[];
-  /** The pool that is created again, if its extents are known already. */
-  spec?: PoolSpec;
 }
 
 /** Which leases of a pool are read. */
@@ -505,8 +503,13 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   isInRun(lease: Lease): boolean;
   /** Whether this run has claimed it. */
   wasClaimedInRun(lease: Lease): boolean;
-  /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
-  markKept(lease: Lease): Promise<void>;
+  /**
+   * For this run: its owner keeps it, with this data. Later requests of the run for its values are refused; if there was an earlier one,
+   * this call rejects.
+   */
+  markKept(lease: Lease, data?: Json): Promise<void>;
+  /** The data that the lease has after this run; undefined if the run has not checked its owner. */
+  plannedData(lease: Lease): Json | undefined;
   /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */
   planChange(spec: PoolSpec): void;
   /** What a pool will be after this run, as far as the run has planned it. */
@@ -523,6 +526,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
    * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
+  /** For this run: what a pool that is replaced will be. */
+  planReplacedPool(spec: PoolSpec): void;
   /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
   mustFitReplacement(request: Request): void;
   /**

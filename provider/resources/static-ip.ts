@@ -182,11 +182,14 @@ export const staticIp = defineResource({
   }),
   extentsFromProps: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
   leaseData: ({ attach }) => ({ attach: carrierName(attach) }),
-  validate: async (props, { owner, pool }) => {
-    rejectOtherFamily(props);
-    const coHolders = await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner);
-    const other = coHolders.find((lease) => isElsewhere(lease, props, owner, pool));
-    if (other) throw carrierConflictError(props, other);
+  validate: async (props) => rejectOtherFamily(props),
+  validateCoHolders: async (props, { owner, pool }) => {
+    if (props.sharingKey === undefined) return;
+    for (const lease of await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner)) {
+      const carrier = lease.sharingKey === props.sharingKey ? carrierInRun(lease, owner, pool) : undefined;
+      if (carrier !== undefined && carrier !== carrierName(props.attach))
+        throw carrierConflictError(props, lease, carrier);
+    }
   },
   leaseOutputs: async ({ ip }, { pool: name, owner }, { pool }) => {
     const coHolders = (await findCoHolders(pool, name, ip, owner)).filter(({ state }) => state !== "offered");
@@ -240,25 +243,20 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
   runnerName ? `${networkName}/${runnerName}` : networkName;
 
 /**
- * Whether a co-holder has the address on another host: one address cannot be on two. Resources of the same stack may move together,
- * and Pulumi checks them one by one, so they are compared only if this run has made both. Nor is an offer that a preview of another branch
- * has made. A lease without the same key does not share the address: it is about to end.
+ * The host of a lease that shares the address: one address cannot be on two. Resources of the same stack may move together, and Pulumi
+ * checks them one by one, so such a lease counts only after its own check, with the host that it will be on.
  */
-function isElsewhere(coHolder: Lease, { attach, sharingKey }: Inputs, owner: string, pool: Pool): boolean {
-  if (coHolder.sharingKey === undefined || coHolder.sharingKey !== sharingKey) return false;
-  const isNew = coHolder.state === "offered" ? pool.isInRun(coHolder) : pool.wasClaimedInRun(coHolder);
-  const mayMove = isSameStack(coHolder.owner, owner) && !isNew;
-  return !mayMove && (carrierOf(coHolder) ?? carrierName(attach)) !== carrierName(attach);
+function carrierInRun(lease: Lease, owner: string, pool: Pool): string | undefined {
+  const data = isSameStack(lease.owner, owner) ? pool.plannedData(lease) : lease.data;
+  return carrierData.safeParse(data).data?.attach;
 }
-
-const carrierOf = ({ data }: Lease): string | undefined => carrierData.safeParse(data).data?.attach;
 
 const carrierData = z.object({ attach: z.string().regex(/^[A-Za-z0-9._/-]{1,130}$/) });
 
-const carrierConflictError = ({ ip, attach }: StaticProps, coHolder: Lease): OverlayError =>
+const carrierConflictError = ({ ip, attach }: StaticProps, { owner }: Lease, carrier: string): OverlayError =>
   new OverlayError(
     "SHARING_CONFLICT",
-    `${ip} is shared with ${coHolder.owner}, which has it on ${carrierOf(coHolder)}; this one would have it on ${carrierName(attach)}.`,
+    `${ip} is shared with ${owner}, which has it on ${carrier}; this one would have it on ${carrierName(attach)}.`,
     "Attach both to the same host, or use another sharing key.",
   ).about("attach");
 

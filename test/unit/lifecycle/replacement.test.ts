@@ -365,3 +365,29 @@ test("a value that the replaced pool will not have is not shown", async () => {
     ip: "10.2.0.7",
   });
 });
+
+test("a value that a replaced child pool will not have is not shown", async () => {
+  const child = { parent: inPool(pool).pool, prefixLength: 30 };
+  const made = await stage.make("IPPool", "child", { ...child, type: "clusterIP" });
+  const one = await stage.make("IPReservation", "one", inPool(made));
+  const two = await stage.make("IPReservation", "two", inPool(made));
+  stage.newRun();
+  const olds = pickInputs(resourceOf("IPPool"), made);
+  const replaced = await stage.preview("IPPool", "child", { ...child, reserved: [String(one.ip)] }, olds);
+  expect(replaced.ranges).toEqual(made.ranges);
+  for (const props of [one, two]) await askDependent(props);
+  expect(await stage.preview("IPReservation", "one", inPool(replaced))).toMatchObject({ ip: UNKNOWN });
+  expect(await stage.preview("IPReservation", "two", inPool(replaced))).toMatchObject({ ip: two.ip });
+});
+
+test("a new resource is not refused by what the replaced pool is now", async () => {
+  const vips = await stage.make("IPPool", "vips", { ranges: ["10.4.0.0/28"], type: "vip" });
+  stage.newRun();
+  const olds = pickInputs(resourceOf("IPPool"), vips);
+  expect(await stage.refusal("IPReservation", "new", inPool(vips))).toMatch(/^IP_NOT_REQUESTED: /);
+  const replaced = await stage.preview("IPPool", "vips", { ranges: vips.ranges }, olds);
+  expect(await stage.preview("IPReservation", "new", inPool(replaced))).toMatchObject({ ip: UNKNOWN });
+  expect(stage.warnings.at(-1)).toBe(
+    "Values of new resources in IPPool vips are not shown in this preview: it is being replaced.",
+  );
+});

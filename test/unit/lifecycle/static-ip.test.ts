@@ -1,4 +1,4 @@
-import { beforeEach, expect, test } from "vitest";
+import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { ownerOf, Stage } from "./stage";
 
@@ -125,6 +125,36 @@ test("what another branch was offered on another host does not stop an up, but a
   await stage.make("StaticIP", "one", inputs({ sharingKey: "team-b" }));
   const { failures } = await stage.check("StaticIP", "two", { ...branch, sharingKey: "team-b" });
   expect(failures[0]?.reason).toMatch(/^SHARING_CONFLICT: /);
+});
+
+describe("co-holders of one stack on two hosts are refused, in any order of their checks", () => {
+  const KEY = { sharingKey: "team-a" };
+  const refused =
+    /^SHARING_CONFLICT: attach: \S+ is shared with \S+, which has it on \S+; this one would have it on \S+\. /;
+  const existing = { web: inputs(KEY), mail: inputs({ ...KEY, forwards: [mail] }) };
+  const moved = onRunner("r1", R1!, { ...KEY, forwards: [mail] });
+  const cases: [string, Record<string, Values>][] = [
+    [
+      "a new one is checked last",
+      { web: existing.web, mail: existing.mail, third: onRunner("r1", R1!, { ...KEY, forwards: [] }) },
+    ],
+    ["a new one is checked first", { third: onRunner("r1", R1!, { ...KEY, forwards: [] }), web: existing.web }],
+    ["one of two moves, and is checked last", { web: existing.web, mail: moved }],
+    ["one of two moves, and is checked first", { mail: moved, web: existing.web }],
+  ];
+  test.each(cases)("%s", async (_, program) => {
+    const made: Record<string, Values> = {};
+    for (const [name, news] of Object.entries(existing)) made[name] = await stage.make("StaticIP", name, news);
+    for (const dryRun of [true, false]) {
+      stage.newRun();
+      const reasons: string[] = [];
+      for (const [name, news] of Object.entries(program)) {
+        const { failures } = await stage.check("StaticIP", name, { ...news, ip: made.web!.ip }, made[name], dryRun);
+        reasons.push(...failures.map(({ reason }) => reason));
+      }
+      expect(reasons).toEqual([expect.stringMatching(refused)]);
+    }
+  });
 });
 
 test("co-holders of an address in one stack move together", async () => {
