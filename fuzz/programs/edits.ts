@@ -1,6 +1,14 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Random } from "../random";
-import { changeForwards, changeNetwork, newAddress, newNetwork, newRunner, newStaticIp } from "./host-resources";
+import {
+  changeForwards,
+  changeNetwork,
+  moveStaticIps,
+  newAddress,
+  newNetwork,
+  newRunner,
+  newStaticIp,
+} from "./host-resources";
 import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
 import { addressIn, inPool, type Naming, newPool, newReservation, pinIn } from "./resources";
 
@@ -51,6 +59,7 @@ const HOST_EDITS: typeof EDITS = {
   },
   changeNetwork: { weight: 4, edit: (program, { random }) => changeNetwork(random, program) },
   changeForwards: { weight: 2, edit: (program, { random }) => changeForwards(random, program) },
+  moveStaticIps: { weight: 2, edit: (program, { random }) => moveStaticIps(random, program) },
 };
 
 /** One to three edits. */
@@ -81,6 +90,9 @@ const ofType = (program: Program, type: Declaration["type"]): Declaration[] =>
   program.filter((each) => each.type === type);
 
 const reservationsOf = (program: Program): Declaration[] => ofType(program, "IPReservation");
+
+/** Resources with one address of a pool. */
+const addressesOf = (program: Program): Declaration[] => [...reservationsOf(program), ...ofType(program, "StaticIP")];
 
 const replaceOne = (program: Program, name: string, args: Declaration["args"]): Program =>
   program.map((each) => (each.name === name ? { ...each, args } : each));
@@ -140,31 +152,27 @@ function rename(program: Program, { random, naming }: EditContext): Program | un
 }
 
 function pin(program: Program, { random }: EditContext): Program | undefined {
-  const each = random.pick(reservationsOf(program));
+  const each = random.pick(addressesOf(program));
   const pool = each && poolOf(program, each);
   return pool && replaceOne(program, each.name, { ...withoutPin(each.args), ...pinIn(random, pool, 1) });
 }
 
 function pinToOwn(program: Program, { random, naming }: EditContext): Program | undefined {
-  const each = random.pick(
-    reservationsOf(program).filter(({ args }) => args.ip === undefined && args.port === undefined),
-  );
+  const each = random.pick(addressesOf(program).filter(({ args }) => args.ip === undefined && args.port === undefined));
   return each && replaceOne(program, each.name, pinTo(program, each, each.name, naming.valueId()));
 }
 
 function unpin(program: Program, { random }: EditContext): Program | undefined {
-  const each = random.pick(
-    reservationsOf(program).filter(({ args }) => args.ip !== undefined || args.port !== undefined),
-  );
+  const each = random.pick(addressesOf(program).filter(({ args }) => args.ip !== undefined || args.port !== undefined));
   return each && replaceOne(program, each.name, withoutPin(each.args));
 }
 
-/** Two reservations of one pool. */
+/** Two resources of one pool. */
 function pairOf(program: Program, random: Random): [Declaration, Declaration] | undefined {
-  const one = random.pick(reservationsOf(program));
+  const one = random.pick(addressesOf(program));
   const pool = JSON.stringify(one?.args.pool);
   const other = random.pick(
-    reservationsOf(program).filter((each) => each !== one && JSON.stringify(each.args.pool) === pool),
+    addressesOf(program).filter((each) => each !== one && JSON.stringify(each.args.pool) === pool),
   );
   return one && other && [one, other];
 }

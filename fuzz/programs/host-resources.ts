@@ -1,6 +1,6 @@
 import type { Random } from "../random";
 import type { Declaration, Program } from "./program";
-import type { Naming } from "./resources";
+import { type Naming, pinIn } from "./resources";
 
 /** Random resources on the hosts of a lab: a network on the hub, runners, and addresses on them. */
 
@@ -58,15 +58,37 @@ export function newAddress(random: Random, naming: Naming, program: Program): Pr
 
 /** An address of a pool that the hub or a runner carries. */
 export function newStaticIp(random: Random, naming: Naming, program: Program): Program {
-  const carrier = random.pick([...ofType(program, "OverlayNetwork"), ...ofType(program, "RunnerSubnet")]);
+  const carrier = pickCarrier(random, program);
   const pools = ofType(program, "IPPool").filter(({ args }) => args.type === "loadBalancer" && !args.tenant);
   const pool = random.pick(pools);
   if (!carrier || !pool) return [];
   const another = random.chance(0.3) ? { onPortConflict: "anotherAddress" } : {};
   const sharing = random.chance(0.5) ? { sharingKey: "shared", ...another } : {};
   const args = { pool: { $resource: pool.name }, attach: { $resource: carrier.name }, ...sharing };
-  return [{ type: "StaticIP", name: naming.name("i"), args: { ...args, ...forwardsIn(random, program) } }];
+  const request = pinIn(random, pool, 0.2);
+  return [{ type: "StaticIP", name: naming.name("i"), args: { ...args, ...request, ...forwardsIn(random, program) } }];
 }
+
+const pickCarrier = (random: Random, program: Program): Declaration | undefined =>
+  random.pick([...ofType(program, "OverlayNetwork"), ...ofType(program, "RunnerSubnet")]);
+
+/** Moves one static address to a host, or all of them. */
+export function moveStaticIps(random: Random, program: Program): Program {
+  const carrier = pickCarrier(random, program);
+  const moved = random.chance(0.5) ? ofType(program, "StaticIP") : [random.pick(ofType(program, "StaticIP"))];
+  if (!carrier) return program;
+  return moved.reduce(
+    (others, each) =>
+      each ? replaceLast(others, each, { ...each.args, attach: { $resource: carrier.name } }) : others,
+    program,
+  );
+}
+
+/** Changes a resource, and puts it after those that it may refer to. */
+const replaceLast = (program: Program, each: Declaration, args: Declaration["args"]): Program => [
+  ...program.filter((other) => other !== each),
+  { ...each, args },
+];
 
 /** Forwards to reservations on runners; of few ports, so that conflicts are frequent. */
 function forwardsIn(random: Random, program: Program): Declaration["args"] {
@@ -81,9 +103,7 @@ export function changeForwards(random: Random, program: Program): Program {
   const each = random.pick(ofType(program, "StaticIP"));
   if (!each) return program;
   const { forwards: _, ...args } = each.args;
-  const changed = { ...each, args: { ...args, ...forwardsIn(random, program) } };
-  // After its targets, which may be declared later.
-  return [...program.filter((other) => other !== each), changed];
+  return replaceLast(program, each, { ...args, ...forwardsIn(random, program) });
 }
 
 /** Another runner id, or none; or another layout of the network. */

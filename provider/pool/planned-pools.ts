@@ -30,8 +30,8 @@ export class PlannedPools {
   readonly #byPool = new Map<string, Replacement>();
   /** What pools that are replaced will be, by their names. */
   readonly #replaced = new Map<string, PoolSpec>();
-  /** How many values each owner requests in a pool that is replaced, by name of the pool. */
-  readonly #requested = new Map<string, Map<string, bigint>>();
+  /** What owners request in a pool that is replaced, by name of the pool. */
+  readonly #requested = new Map<string, Map<string, Request>>();
   /** Leases whose resources Pulumi deletes before the pool, by uid. */
   readonly #ending = new Map<string, Lease>();
   /** The check before the first delete. It reads all leases, once for all deletes. */
@@ -73,10 +73,9 @@ export class PlannedPools {
     const rival = others.find((other) => want?.some((extent) => overlapsAny(other.want ?? [], extent)));
     if (rival) throw alsoRequestedError(planned, want![0]!, rival.owner);
     const held = (await this.operations.leases(pool)).filter((lease) => this.#countsFor(request, lease));
-    const requests = [...others, request].sort((a, b) => Number(b.want !== undefined) - Number(a.want !== undefined));
     const taken = place(
       planned,
-      requests,
+      [...others, request],
       held.flatMap(({ extents }) => extents),
     );
     if (!taken) return (planned.reclaimAfter ?? Infinity) < (stored.reclaimAfter ?? Infinity);
@@ -106,17 +105,20 @@ export class PlannedPools {
 
   /** Shared values are not counted: how many are needed is decided when they are claimed. */
   mustFitReplacement(request: Request): void {
-    const { pool, owner, want, size = 1n, also = [], sharingKey } = request;
+    const { pool, owner, want, sharingKey } = request;
     const spec = this.replacementOf(pool);
     if (!spec) return;
     mustAllow(spec, request);
     if (sharingKey !== undefined) return;
     if (!want) mustAssign(spec);
-    const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
-    this.#requested.set(pool, requested.set(owner, want ? total(want) : size * BigInt(1 + also.length)));
-    const values = [...requested.values()].reduce((sum, each) => sum + each, 0n);
-    if (!isWithinQuota(spec, requested.size, values)) throw quotaError(spec, { leases: requested.size, values });
-    if (values > capacityOf(spec)) throw exhaustedError(spec, []);
+    const requested = this.#requested.get(pool) ?? new Map<string, Request>();
+    this.#requested.set(pool, requested);
+    requested.delete(owner);
+    const requests = [...requested.values(), request];
+    const values = requests.reduce((sum, each) => sum + countValues(each), 0n);
+    if (!isWithinQuota(spec, requests.length, values)) throw quotaError(spec, { leases: requests.length, values });
+    if (!hasRoomFor(spec, requests)) throw exhaustedError(spec, []);
+    requested.set(owner, request);
   }
 
   fitsReplacement(request: Request, extents: Extent[]): boolean {
@@ -181,12 +183,27 @@ export class PlannedPools {
 /** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
 
+const countValues = ({ want, size = 1n, also = [] }: Request): bigint =>
+  want ? total(want) : size * BigInt(1 + also.length);
+
+/** Whether an empty pool has as many values as these requests need. Blocks may need more, because they are aligned. */
+function hasRoomFor(spec: PoolSpec, requests: Request[]): boolean {
+  const reserved = mergeExtents(requests.flatMap(({ want = [] }) => want));
+  const needed = new Map<bigint | undefined, { range: Extent | undefined; values: bigint }>();
+  for (const { within, also = [], size = 1n } of requests.filter(({ want }) => !want)) {
+    for (const range of [within, ...also])
+      needed.set(range?.first, { range, values: size + (needed.get(range?.first)?.values ?? 0n) });
+  }
+  return [...needed.values()].every(
+    ({ range, values }) => values <= capacityOf({ ...spec, extents: automaticZone(spec, range), reserved }),
+  );
+}
+
 /** What is taken when all these requests have got values, the lowest that are free; undefined if one gets none. */
 function place(spec: PoolSpec, requests: Request[], held: Extent[]): Extent[] | undefined {
-  const taken = [...held];
-  for (const { want, within, also = [], size = 1n } of requests) {
-    taken.push(...(want ?? []));
-    for (const range of want ? [] : [within, ...also]) {
+  const taken = [...held, ...requests.flatMap(({ want = [] }) => want)];
+  for (const { within, also = [], size = 1n } of requests.filter(({ want }) => !want)) {
+    for (const range of [within, ...also]) {
       const blocks = freeIn(spec, automaticZone(spec, range), taken).flatMap(({ first, last }) => {
         const start = alignUp(spec, first, size);
         return start + size - 1n <= last ? [{ first: start, last: start + size - 1n }] : [];

@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 import { isOverlayError } from "../errors";
 import { isSameTenant } from "../owner";
-import { notDeletedError, takenError } from "./errors";
+import { notDeletedError, portConflictError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Offered, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
@@ -45,8 +46,8 @@ export class PoolRun implements Pool {
   readonly #planned = new Map<string, Extent[]>();
   /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
-  /** Leases that their owners keep in this run, by uid, with the data that they will have. */
-  readonly #kept = new Map<string, Json | undefined>();
+  /** Leases that their owners keep in this run, by uid: as they were when they were checked, and the data that they will have. */
+  readonly #kept = new Map<string, { lease: Lease; data: Json | undefined }>();
   readonly #pools: PlannedPools;
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
@@ -96,10 +97,13 @@ export class PoolRun implements Pool {
       returning.length > 0
         ? this.#offerOthers(request.pool, returning, offerIn)
         : offerIn(this.#pools.changeOf(request.pool));
-    const granted = offered.then(({ lease, refusal }) => {
+    const granted = offered.then(async ({ lease, refusal }) => {
       this.#notePlan(request, lease.extents);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
-      if (refusal) throw refusal;
+      const mayHavePort = request.takes || request.onPortConflict === "anotherAddress";
+      const conflict = mayHavePort ? undefined : await this.#findPortConflict(lease, lease);
+      if (conflict && lease.state === "offered") await this.operations.withdraw(lease.pool, lease.leaseId);
+      if (refusal ?? conflict) throw refusal ?? conflict;
       return lease;
     });
     this.#offering.add(granted);
@@ -170,6 +174,9 @@ export class PoolRun implements Pool {
   async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
     const plan = this.#planWith(() => false);
     if (changes.deleting) this.#deleting.add(uidOf(leaseId));
+    const kept = options.dryRun ? this.#kept.get(uidOf(leaseId))?.lease : undefined;
+    const conflict = kept && !changes.takes ? await this.#findPortConflict(kept, changes) : undefined;
+    if (conflict) throw conflict;
     return this.#noteVersion(await this.operations.amend(pool, leaseId, changes, options, plan));
   }
 
@@ -183,7 +190,7 @@ export class PoolRun implements Pool {
 
   async markKept(lease: Lease, data?: Json): Promise<void> {
     this.#notePlan(lease, lease.extents);
-    this.#kept.set(lease.uid, data);
+    this.#kept.set(lease.uid, { lease, data });
     await this.#pools.refuseKept(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
@@ -203,7 +210,7 @@ export class PoolRun implements Pool {
 
   plannedData(lease: Lease): Json | undefined {
     const isNew = lease.state === "offered" ? this.isInRun(lease) : this.wasClaimedInRun(lease);
-    return isNew ? lease.data : this.#kept.get(lease.uid);
+    return isNew ? lease.data : this.#kept.get(lease.uid)?.data;
   }
 
   planChange(spec: PoolSpec): void {
@@ -402,6 +409,20 @@ export class PoolRun implements Pool {
 
   end(): Promise<void> {
     return this.operations.end();
+  }
+
+  /**
+   * Whether a lease would get a port that another resource had when this run checked it. That resource may have released the port since:
+   * this depends on the order of the run, and preview refuses the port.
+   */
+  async #findPortConflict({ pool, uid, owner, extents }: Lease, { ports = [] }: Pick<Changes, "ports">) {
+    for (const { lease: kept } of ports.length > 0 ? this.#kept.values() : []) {
+      if (kept.pool !== pool || kept.uid === uid || kept.owner === owner || !overlap(kept.extents, extents)) continue;
+      const port = ports.find((each) => kept.ports?.some((other) => isDeepStrictEqual(each, other)));
+      const spec = port && (await this.spec(pool));
+      if (spec) return portConflictError(spec, extents[0]!, port, kept);
+    }
+    return undefined;
   }
 
   #noteVersion({ value: lease, version }: Committed<Lease>): Lease {

@@ -399,14 +399,15 @@ async function findReplacedLeases(tx: WriteBuffer, { name }: PoolSpec, formerOwn
   return replaced;
 }
 
-/** How many values would be free without these leases. A value that they share counts once; one that another lease shares does not count. */
+/** How many values would be free without these leases. A value that they share counts once; one that another lease shares or waits for does not. */
 async function countHeldOnlyBy(tx: WriteBuffer, leases: Lease[]): Promise<bigint> {
   const uids = new Set(leases.map(({ uid }) => uid));
   const extents: Extent[] = [];
   for (const lease of leases.filter(occupies)) {
     const key = sharingKeyOf(lease);
     const sharers = key === undefined ? [] : await tx.all(sharersOf(lease.pool, key, lease.extents[0]!.last));
-    if (sharers.every((uid) => uids.has(uid))) extents.push(...lease.extents);
+    const waiter = await waiterOf(tx, lease);
+    if ([...sharers, ...(waiter ? [waiter.uid] : [])].every((uid) => uids.has(uid))) extents.push(...lease.extents);
   }
   return total(mergeExtents(extents));
 }

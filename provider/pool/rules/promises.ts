@@ -35,13 +35,17 @@ export function withoutOutdated({ request: { prefer, want }, plannedExtents }: G
 
 /**
  * The last offer to this request that ended before it was claimed. If the request has a newer offer, the old one counts only if this
- * program was shown the old one and not the new one.
+ * program was shown the old one and not the new one. If the pool was deleted since, it may have other address families now, and the program
+ * tells that it is the same request.
  */
 export function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefined): Lease | undefined {
   const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
   if (own?.state === "offered" && shown(own)) return undefined;
+  const isFor = ({ end, request: id, shownTo = [] }: Lease) =>
+    id === requestId(request) ||
+    (end?.reason === "pool deleted" && !request.want && shownTo.some((program) => program === request.program));
   return all
-    .filter(({ state, end, request: id }) => state === "ended" && end?.wasOffer && id === requestId(request))
+    .filter((lease) => lease.state === "ended" && lease.end?.wasOffer && isFor(lease))
     .filter((ended) => !own || (shown(ended) && !sameExtents(ended.extents, own.extents)))
     .sort((a, b) => shown(b) - shown(a) || b.updatedAt - a.updatedAt)[0];
 }

@@ -1,4 +1,5 @@
 import { hash, randomUUID } from "node:crypto";
+import { familyOf } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
 import { subtract, total } from "../extents";
@@ -267,18 +268,17 @@ const randomDigits = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16)
 
 /**
  * The id of the request that an offer answers. The requests of an owner may differ between branches of its program; each gets its own offer,
- * so that a preview of one branch does not change another.
+ * so that a preview of one branch does not change another. Ranges count by their families: they change with the pool.
  */
 export function requestId(request: Request): string {
   const { want, size = 1n, within, also = [] } = request;
-  if (want) return `=${digest(want.map(textOf))}`;
+  if (want) return `=${digest(want.map(({ first, last }) => `${first}-${last}`))}`;
   const shared = sharingKeyOf(request);
-  return `*${digest([`${size}`, ...[within, ...also].map(textOf), ...(shared === undefined ? [] : [shared])])}`;
+  const families = [within, ...also].map((range) => (range ? `${familyOf(range.first)}` : ""));
+  return `*${digest([`${size}`, ...families, ...(shared === undefined ? [] : [shared])])}`;
 }
 
 /** Whether the offer answers a request for exactly these values. */
 export const isByValue = ({ request }: Pick<Lease, "request">): boolean => request?.startsWith("=") === true;
-
-const textOf = (extent: Extent | undefined): string => (extent ? `${extent.first}-${extent.last}` : "");
 
 const digest = (parts: string[]): string => hash("sha256", JSON.stringify(parts), "hex").slice(0, 12);

@@ -52,11 +52,15 @@ describe("two requests for one value in one run", () => {
 });
 
 describe("a pool whose quota is reached", () => {
-  test.each<[what: string, pins: Record<string, string>]>([
-    ["swap their addresses", { a: "10.61.0.2", b: "10.61.0.1" }],
-    ["request others", { a: "10.61.0.4", b: "10.61.0.5" }],
-  ])("two resources may %s: what they hold is released before", async (_, pins) => {
-    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"], quota: { maxReservations: 3 } });
+  const swapped = { a: "10.61.0.2", b: "10.61.0.1" };
+  const others = { a: "10.61.0.4", b: "10.61.0.5" };
+  test.each<[what: string, pins: Record<string, string>, quota: Values]>([
+    ["swap their addresses", swapped, { maxReservations: 3 }],
+    ["swap their addresses", swapped, { maxIps: 3 }],
+    ["request others", others, { maxReservations: 3 }],
+    ["request others", others, { maxIps: 3 }],
+  ])("two resources may %s: what they hold is released before (%j, %j)", async (_, pins, quota) => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"], quota });
     const held: Record<string, Values> = {};
     for (const [name, ip] of Object.entries({ a: "10.61.0.1", b: "10.61.0.2", c: "10.61.0.3" }))
       held[name] = await stage.make("IPReservation", name, inPool(pool, { ip }));
@@ -385,4 +389,28 @@ describe("interrupted deletes", () => {
       /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in IPPool lb of the store, which was rebuilt/,
     );
   });
+});
+
+const DUAL = ["10.128.0.0/12/6/14", "fd10::/48/8/72"];
+
+test.each<[change: string, before: Values, after: Values]>([
+  ["gets another id", {}, {}],
+  ["has both families and gets another id", { subnets: DUAL }, { subnets: DUAL }],
+  ["also gets IPv6", {}, { subnets: DUAL }],
+])("what preview showed on a runner that %s in another stack stops the next up", async (_, before, after) => {
+  const stage = await Stage.up();
+  const network = await stage.network("training", before);
+  const runner = await stage.runner("r1", "192.0.2.11", { runnerId: 1 });
+  stage.newRun();
+  stage.program = "branch";
+  const news = { runner: "training/r1" };
+  const { ip } = await stage.preview("IPReservation", "web", news);
+  stage.newRun();
+  await stage.of("RunnerSubnet").delete(runner);
+  await stage.of("OverlayNetwork").delete(network);
+  await stage.network("training", after);
+  await stage.runner("r1", "192.0.2.11", { runnerId: 2 });
+  stage.newRun();
+  const { failures } = await stage.check("IPReservation", "web", news);
+  expect(failures[0]?.reason).toMatch(new RegExp(`^PLAN_STALE: Address ${ip}\\b.* was promised to IPReservation web`));
 });

@@ -391,3 +391,18 @@ test("a new resource is not refused by what the replaced pool is now", async () 
     "Values of new resources in IPPool vips are not shown in this preview: it is being replaced.",
   );
 });
+
+test("preview refuses what the replaced pool has no automatic value for", async () => {
+  const ranges = ["10.5.0.0/30"];
+  const small = await stage.make("IPPool", "small", { ranges, staticOnly: ["10.5.0.2"] });
+  const held = await stage.make("IPReservation", "held", inPool(small));
+  stage.newRun();
+  const change = { ranges, staticOnly: ["10.5.0.2"], type: "clusterIP" };
+  const replaced = await stage.preview("IPPool", "small", change, pickInputs(resourceOf("IPPool"), small));
+  await askDependent(held);
+  for (const name of ["held", "two", "three"]) await stage.preview("IPReservation", name, inPool(replaced));
+  expect(await stage.refusal("IPReservation", "four", inPool(replaced))).toMatch(/^POOL_EXHAUSTED: /);
+  expect(await stage.preview("IPReservation", "by-value", { ...inPool(replaced), ip: "10.5.0.2" })).toMatchObject({
+    ip: "10.5.0.2",
+  });
+});

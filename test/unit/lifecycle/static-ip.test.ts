@@ -94,6 +94,37 @@ test("a taken port is refused in preview, with its holder, for new resources and
   );
 });
 
+test.each<[change: string, news: Values, isNew: boolean]>([
+  ["a new resource", inputs({ sharingKey: "team-a" }), true],
+  ["a change of another one", inputs({ sharingKey: "team-a", forwards: [mail, web] }), false],
+])(
+  "a port that is released in the same run is refused for %s, in preview and in any order of an up",
+  async (_, news, isNew) => {
+    const holder = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+    const other = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
+    const released = inputs({ sharingKey: "team-a", forwards: [] });
+    const refusal = async (dryRun: boolean) => {
+      const checked = await stage.check("StaticIP", isNew ? "new" : "mail", news, isNew ? undefined : other, dryRun);
+      return checked.failures.map(({ reason }) => reason);
+    };
+    const refused = [
+      expect.stringMatching(/^PORT_CONFLICT: Port tcp\/80 .*::web\. .* remove it in one up and add it in the next/),
+    ];
+    for (const dryRun of [true, false]) {
+      stage.newRun();
+      expect(await refusal(dryRun)).toEqual(refused);
+      await stage.check("StaticIP", "web", released, holder, dryRun);
+      expect(await refusal(dryRun)).toEqual(refused);
+    }
+    const done = await stage.change("StaticIP", "web", holder, released);
+    expect(await refusal(false)).toEqual(refused);
+    expect(await stage.pool.leases("pool/lb", { owner: ownerOf("StaticIP", "new") })).toEqual([]);
+    stage.newRun();
+    await stage.check("StaticIP", "web", released, done);
+    expect(await refusal(false)).toEqual([]);
+  },
+);
+
 test("the only holder of an address can change its key", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const alone = await stage.change("StaticIP", "web", first, inputs({ sharingKey: "team-b" }));
