@@ -26,8 +26,12 @@ export async function findStoreFaults(openPool: OpenPool, inStates: StateLease[]
     const held = new Set(leases.map(({ leaseId }) => leaseId));
     const known = new Set(inStates.map(({ id }) => id));
     const lost: string[] = [];
-    for (const lease of inStates.filter(({ id }) => !held.has(id)))
-      if (!(await hasEnded(pool, names, lease))) lost.push(lease.id);
+    // A resource that got its former value again, before a failed up deleted the former resource, has renewed that lease.
+    const renewed = new Set(leases.filter(({ leaseId }) => known.has(leaseId)).map(({ uid }) => uid));
+    for (const lease of inStates.filter(({ id }) => !held.has(id))) {
+      const isRenewed = lease.unfinished === "failed up" && renewed.has(uidOf(lease.id));
+      if (!isRenewed && !(await hasEnded(pool, names, lease))) lost.push(lease.id);
+    }
     return [
       ...findings,
       ...leases

@@ -20,10 +20,10 @@ export async function allocateOrKeep(
   if (kept && (await canKeep(def, deps, olds, inputs, kept))) {
     const computed = def.values(inputs, kept);
     const props = { ...inputs, ...computed, owner: caller.owner };
-    await def.validateCoHolders?.(props, { pool: await deps.pool(), owner: String(olds.owner) });
     const { want, onPortConflict } = def.request(inputs, caller.owner);
     const mayMove = want === undefined && onPortConflict === "anotherAddress";
     if (hasSameDetails(def, olds, inputs, kept) || (await canChange(def, await deps.pool(), olds, props, mayMove))) {
+      await def.validateCoHolders?.(props, { pool: await deps.pool(), owner: String(olds.owner) });
       await warnIfFull(def, deps, inputs, kept);
       return computed;
     }

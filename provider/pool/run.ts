@@ -46,8 +46,10 @@ export class PoolRun implements Pool {
   readonly #planned = new Map<string, Extent[]>();
   /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
-  /** Leases that their owners keep in this run, by uid: as they were when they were checked, and the data that they will have. */
-  readonly #kept = new Map<string, { lease: Lease; data: Json | undefined }>();
+  /** Leases that their owners keep in this run, as they were when they were checked, by uid. */
+  readonly #kept = new Map<string, Lease>();
+  /** The data that leases of resources that this run has checked will have, by uid. */
+  readonly #data = new Map<string, Json | undefined>();
   readonly #pools: PlannedPools;
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
@@ -99,6 +101,7 @@ export class PoolRun implements Pool {
         : offerIn(this.#pools.changeOf(request.pool));
     const granted = offered.then(async ({ lease, refusal }) => {
       this.#notePlan(request, lease.extents);
+      this.#data.set(lease.uid, request.data);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
       const mayHavePort = request.takes || request.onPortConflict === "anotherAddress";
       const conflict = mayHavePort ? undefined : await this.#findPortConflict(lease, lease);
@@ -151,6 +154,7 @@ export class PoolRun implements Pool {
       try {
         const lease = this.#noteVersion(await this.operations.claim(request, plan));
         this.#notePlan(request, lease.extents);
+        this.#data.set(lease.uid, request.data);
         this.#claimed.add(lease.leaseId);
         if (lease.childPool !== undefined) this.#pools.finish(lease.childPool);
         return lease;
@@ -174,7 +178,7 @@ export class PoolRun implements Pool {
   async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
     const plan = this.#planWith(() => false);
     if (changes.deleting) this.#deleting.add(uidOf(leaseId));
-    const kept = options.dryRun ? this.#kept.get(uidOf(leaseId))?.lease : undefined;
+    const kept = options.dryRun ? this.#kept.get(uidOf(leaseId)) : undefined;
     const conflict = kept && !changes.takes ? await this.#findPortConflict(kept, changes) : undefined;
     if (conflict) throw conflict;
     return this.#noteVersion(await this.operations.amend(pool, leaseId, changes, options, plan));
@@ -190,7 +194,8 @@ export class PoolRun implements Pool {
 
   async markKept(lease: Lease, data?: Json): Promise<void> {
     this.#notePlan(lease, lease.extents);
-    this.#kept.set(lease.uid, { lease, data });
+    this.#kept.set(lease.uid, lease);
+    this.#data.set(lease.uid, data);
     await this.#pools.refuseKept(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
@@ -208,9 +213,8 @@ export class PoolRun implements Pool {
     return this.#claimed.has(leaseId);
   }
 
-  plannedData(lease: Lease): Json | undefined {
-    const isNew = lease.state === "offered" ? this.isInRun(lease) : this.wasClaimedInRun(lease);
-    return isNew ? lease.data : this.#kept.get(lease.uid)?.data;
+  plannedData({ uid }: Lease): Json | undefined {
+    return this.#data.get(uid);
   }
 
   planChange(spec: PoolSpec): void {
@@ -416,7 +420,7 @@ export class PoolRun implements Pool {
    * this depends on the order of the run, and preview refuses the port.
    */
   async #findPortConflict({ pool, uid, owner, extents }: Lease, { ports = [] }: Pick<Changes, "ports">) {
-    for (const { lease: kept } of ports.length > 0 ? this.#kept.values() : []) {
+    for (const kept of ports.length > 0 ? this.#kept.values() : []) {
       if (kept.pool !== pool || kept.uid === uid || kept.owner === owner || !overlap(kept.extents, extents)) continue;
       const port = ports.find((each) => kept.ports?.some((other) => isDeepStrictEqual(each, other)));
       const spec = port && (await this.spec(pool));

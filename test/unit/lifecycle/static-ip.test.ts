@@ -188,6 +188,27 @@ describe("co-holders of one stack on two hosts are refused, in any order of thei
   });
 });
 
+test("a co-holder that a killed up has claimed on another host is refused by the next up, too", async () => {
+  const web = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  const third = onRunner("r1", R1!, { sharingKey: "team-a", forwards: [] });
+  stage.newRun();
+  await stage.make("StaticIP", "third", third); // killed before web is checked
+  stage.newRun();
+  expect((await stage.check("StaticIP", "third", third)).failures).toEqual([]);
+  const { failures } = await stage.check("StaticIP", "web", inputs({ sharingKey: "team-a" }), web);
+  expect(failures[0]?.reason).toMatch(/^SHARING_CONFLICT: .*StaticIP::third, which has it on training\/r1/);
+});
+
+test("a resource that moves to another address because of a port may have it on another host", async () => {
+  const KEY = { sharingKey: "team-a", onPortConflict: "anotherAddress" };
+  await stage.make("StaticIP", "web", inputs(KEY));
+  const before = await stage.make("StaticIP", "mail", inputs({ ...KEY, forwards: [mail] }));
+  stage.newRun();
+  const { failures, inputs: shown } = await stage.check("StaticIP", "mail", onRunner("r1", R1!, KEY), before, true);
+  expect(failures).toEqual([]);
+  expect(shown.ip).not.toBe(before.ip);
+});
+
 test("co-holders of an address in one stack move together", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const second = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
