@@ -53,7 +53,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
    * Rejects a conflict with leases that share its values. Unlike `validate`, also called if the resource does not change: those of the same
    * stack may change in the same run, and Pulumi checks them in any order.
    */
-  validateCoHolders?(props: Props<Inputs, Computed>, context: Pick<ValidationContext, "pool" | "owner">): Promise<void>;
+  validateCoHolders?(props: Props<Inputs, Computed>, context: CoHolderContext): Promise<void>;
   /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
   validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
   /** The child pool of its lease; it may depend on the extents of the lease. */
@@ -110,6 +110,13 @@ export interface AllocationContext {
   /** See `Request`. */
   program?: string | undefined;
   tenantDefaults: TenantDefaults;
+}
+
+export interface CoHolderContext {
+  pool: Pool;
+  owner: string;
+  /** The resource has its lease already. */
+  isHeld?: boolean;
 }
 
 export interface ValidationContext {

@@ -17,13 +17,14 @@ export async function allocateOrKeep(
 ): Promise<Values> {
   const kept = olds && extentsInPlace(def, olds, inputs);
   if (olds && !kept) await planReplacement(def, deps, caller, olds, inputs);
-  if (kept && (await canKeep(def, deps, olds, inputs, kept))) {
+  const keepable = kept && (await findKeepable(def, deps, olds, kept));
+  if (kept && keepable) {
     const computed = def.values(inputs, kept);
     const props = { ...inputs, ...computed, owner: caller.owner };
     const { want, onPortConflict } = def.request(inputs, caller.owner);
     const mayMove = want === undefined && onPortConflict === "anotherAddress";
     if (hasSameDetails(def, olds, inputs, kept) || (await canChange(def, await deps.pool(), olds, props, mayMove))) {
-      await def.validateCoHolders?.(props, { pool: await deps.pool(), owner: String(olds.owner) });
+      await keepLease(def, deps, props, keepable.lease);
       await warnIfFull(def, deps, inputs, kept);
       return computed;
     }
@@ -39,10 +40,13 @@ export async function allocateOrKeep(
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
   const props = { ...inputs, ...computed };
-  if (olds && def.childPool)
-    pool.planReplacedPool(def.childPool(withoutPaths(inputs, unknownPaths(inputs)), lease.extents));
-  await def.validateCoHolders?.(props, { pool, owner: caller.owner });
-  await validate(def, pool, caller.owner, props, olds);
+  if (def.childPool) pool.noteReplacementSpec(def.childPool(withoutPaths(inputs, unknownPaths(inputs)), lease.extents));
+  try {
+    await def.validateCoHolders?.(props, { pool, owner: caller.owner });
+    await validate(def, pool, caller.owner, props, olds);
+  } catch (error) {
+    await pool.withdraw(lease, error);
+  }
   return computed;
 }
 
@@ -72,34 +76,41 @@ async function validate(def: Definition, pool: Pool, owner: string, props: Value
 }
 
 /**
- * Whether the resource keeps its values. Its lease may have expired or been taken over. Values that are configured on hosts are kept
- * as long as no other owner holds them, and while the store does not answer.
+ * Whether the resource can keep its values, and with which lease. Its lease may have expired or been taken over. Values that are configured
+ * on hosts are kept as long as no other owner holds them, and while the store does not answer.
  */
-async function canKeep(
+async function findKeepable(
   def: Definition,
   deps: Dependencies,
   olds: Values,
-  inputs: Values,
   kept: Extent[],
-): Promise<boolean> {
+): Promise<{ lease?: Lease } | undefined> {
   try {
     const pool = await deps.pool();
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
     const lease = await pool.find(name, { owner });
     if (lease && isCommitted(lease)) {
-      if (pool.isEnding(lease)) return false; // Renamed: Pulumi deletes it with its pool, under its old name.
-      await pool.markKept(lease, def.leaseData?.(inputs));
-      if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
-      return true;
+      return pool.isEnding(lease) ? undefined : { lease }; // Renamed: Pulumi deletes it with its pool, under its old name.
     }
-    if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return false;
+    if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return undefined;
     const holder = await pool.find(name, { value: kept[0]!.first });
-    return !holder || !isCommitted(holder) || holder.owner === owner;
+    return !holder || !isCommitted(holder) || holder.owner === owner ? {} : undefined;
   } catch (error) {
-    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return true;
+    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return {};
     throw error;
   }
+}
+
+/** Tells the run that the resource keeps its lease, and compares it with those that share its values. */
+async function keepLease(def: Definition, deps: Dependencies, props: Values, lease: Lease | undefined): Promise<void> {
+  if (!lease) return;
+  const pool = await deps.pool();
+  const { ports } = def.request(withoutPaths(props, unknownPaths(props)), lease.owner);
+  const data = def.leaseData?.(props);
+  await pool.markKept(lease, { ...(data && { data }), ...(ports && { ports }) });
+  if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
+  await def.validateCoHolders?.(props, { pool, owner: lease.owner, isHeld: true });
 }
 
 /** Codes of a pool that does not give the value, or has none. `INPUT_INVALID`: a port, or a runner id, that it does not have. */

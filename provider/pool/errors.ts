@@ -323,7 +323,7 @@ export const portConflictError = (
   new OverlayError(
     "PORT_CONFLICT",
     `Port ${protocol}/${port} on ${formatExtent(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
-    "Choose another port, or another sharing key. To move a port to another resource, remove it in one up and add it in the next.",
+    "Choose another port, or another sharing key. To move a port between resources of one stack, remove it in one up and add it in the next.",
   );
 
 export const sharingConflictError = (

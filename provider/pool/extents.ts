@@ -62,9 +62,10 @@ export function valueAtIndex(extents: Extent[], index: bigint): bigint {
 
 const V4: Extent = { first: V4_START, last: V4_START + 0xffff_ffffn };
 
+export const isIpv4 = (value: bigint): boolean => value >= V4.first && value <= V4.last;
+
 /** IPv4 addresses that end in .0 or .255, which some old clients refuse. */
-export const isBoundary = (value: bigint): boolean =>
-  ((value + 1n) & 0xfen) === 0n && value >= V4.first && value <= V4.last;
+export const isBoundary = (value: bigint): boolean => ((value + 1n) & 0xfen) === 0n && isIpv4(value);
 
 /** How many of them the extents have: two in each 256. */
 function countBoundaries(extents: Extent[]): bigint {

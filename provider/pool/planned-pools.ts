@@ -28,8 +28,8 @@ export class PlannedPools {
   readonly #later = new Map<string, Map<string, Request>>();
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
-  /** What pools that are replaced will be, by their names. */
-  readonly #replaced = new Map<string, PoolSpec>();
+  /** What pools will be if they are replaced, by their names. */
+  readonly #replacementSpecs = new Map<string, PoolSpec>();
   /** What owners request in a pool that is replaced, by name of the pool. */
   readonly #requested = new Map<string, Map<string, Request>>();
   /** Leases whose resources Pulumi deletes before the pool, by uid. */
@@ -40,7 +40,7 @@ export class PlannedPools {
   constructor(
     private readonly operations: Pick<Operations, "spec" | "leases" | "poolsEndingWith">,
     /** Uids of leases that their owners keep in this run. */
-    private readonly kept: Pick<ReadonlySet<string>, "has">,
+    private readonly kept: ReadonlySet<string>,
     /** Whether this run has checked the owner of an offer, and may give it these values. */
     private readonly isPlanned: (offer: Lease) => boolean,
   ) {}
@@ -70,7 +70,7 @@ export class PlannedPools {
     this.#later.set(pool, later);
     later.delete(owner);
     const others = [...later.values()];
-    const rival = others.find((other) => want?.some((extent) => overlapsAny(other.want ?? [], extent)));
+    const rival = findRival(others, want);
     if (rival) throw alsoRequestedError(planned, want![0]!, rival.owner);
     const held = (await this.operations.leases(pool)).filter((lease) => this.#countsFor(request, lease));
     const taken = place(
@@ -99,8 +99,8 @@ export class PlannedPools {
     for (const { name } of pools) this.#byPool.set(name, replacement);
   }
 
-  planReplacedPool(spec: PoolSpec): void {
-    this.#replaced.set(spec.name, spec);
+  noteReplacementSpec(spec: PoolSpec): void {
+    this.#replacementSpecs.set(spec.name, spec);
   }
 
   /** Shared values are not counted: how many are needed is decided when they are claimed. */
@@ -114,6 +114,8 @@ export class PlannedPools {
     const requested = this.#requested.get(pool) ?? new Map<string, Request>();
     this.#requested.set(pool, requested);
     requested.delete(owner);
+    const rival = findRival(requested.values(), want);
+    if (rival) throw alsoRequestedError(spec, want![0]!, rival.owner);
     const requests = [...requested.values(), request];
     const values = requests.reduce((sum, each) => sum + countValues(each), 0n);
     if (!isWithinQuota(spec, requests.length, values)) throw quotaError(spec, { leases: requests.length, values });
@@ -132,7 +134,7 @@ export class PlannedPools {
 
   /** What a pool that is replaced will be, if that is known. */
   replacementOf(pool: string): PoolSpec | undefined {
-    return this.isReplaced(pool) ? this.#replaced.get(pool) : undefined;
+    return this.isReplaced(pool) ? this.#replacementSpecs.get(pool) : undefined;
   }
 
   markEnding(lease: Lease): void {
@@ -183,16 +185,22 @@ export class PlannedPools {
 /** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
 
+/** One of these requests that is for the same values. */
+const findRival = (requests: Iterable<Request>, want: Extent[] = []): Request | undefined =>
+  [...requests].find((other) => want.some((extent) => overlapsAny(other.want ?? [], extent)));
+
 const countValues = ({ want, size = 1n, also = [] }: Request): bigint =>
   want ? total(want) : size * BigInt(1 + also.length);
 
 /** Whether an empty pool has as many values as these requests need. Blocks may need more, because they are aligned. */
 function hasRoomFor(spec: PoolSpec, requests: Request[]): boolean {
   const reserved = mergeExtents(requests.flatMap(({ want = [] }) => want));
-  const needed = new Map<bigint | undefined, { range: Extent | undefined; values: bigint }>();
+  const needed = new Map<string, { range: Extent | undefined; values: bigint }>();
   for (const { within, also = [], size = 1n } of requests.filter(({ want }) => !want)) {
-    for (const range of [within, ...also])
-      needed.set(range?.first, { range, values: size + (needed.get(range?.first)?.values ?? 0n) });
+    for (const range of [within, ...also]) {
+      const key = range ? `${range.first}-${range.last}` : "";
+      needed.set(key, { range, values: size + (needed.get(key)?.values ?? 0n) });
+    }
   }
   return [...needed.values()].every(
     ({ range, values }) => values <= capacityOf({ ...spec, extents: automaticZone(spec, range), reserved }),

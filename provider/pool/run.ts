@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { isDeepStrictEqual } from "node:util";
 import { isOverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import { notDeletedError, portConflictError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
 import type { Committed, Offered, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
+import { PlannedPorts } from "./planned-ports";
 import { sharingKeyOf, uidOf } from "./storage/leases";
 import {
   type AccessToken,
@@ -46,8 +46,9 @@ export class PoolRun implements Pool {
   readonly #planned = new Map<string, Extent[]>();
   /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
-  /** Leases that their owners keep in this run, as they were when they were checked, by uid. */
-  readonly #kept = new Map<string, Lease>();
+  /** Uids of leases that their owners keep in this run. */
+  readonly #kept = new Set<string>();
+  readonly #ports = new PlannedPorts();
   /** The data that leases of resources that this run has checked will have, by uid. */
   readonly #data = new Map<string, Json | undefined>();
   readonly #pools: PlannedPools;
@@ -103,10 +104,8 @@ export class PoolRun implements Pool {
       this.#notePlan(request, lease.extents);
       this.#data.set(lease.uid, request.data);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
-      const mayHavePort = request.takes || request.onPortConflict === "anotherAddress";
-      const conflict = mayHavePort ? undefined : await this.#findPortConflict(lease, lease);
-      if (conflict && lease.state === "offered") await this.operations.withdraw(lease.pool, lease.leaseId);
-      if (refusal ?? conflict) throw refusal ?? conflict;
+      if (refusal) throw refusal;
+      await this.#refusePlannedPorts(lease, request).catch((error: unknown) => this.withdraw(lease, error));
       return lease;
     });
     this.#offering.add(granted);
@@ -178,9 +177,8 @@ export class PoolRun implements Pool {
   async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
     const plan = this.#planWith(() => false);
     if (changes.deleting) this.#deleting.add(uidOf(leaseId));
-    const kept = options.dryRun ? this.#kept.get(uidOf(leaseId)) : undefined;
-    const conflict = kept && !changes.takes ? await this.#findPortConflict(kept, changes) : undefined;
-    if (conflict) throw conflict;
+    const lease = options.dryRun && changes.ports?.length ? await this.find(pool, { leaseId }) : undefined;
+    if (lease) await this.#refusePlannedPorts(lease, changes);
     return this.#noteVersion(await this.operations.amend(pool, leaseId, changes, options, plan));
   }
 
@@ -192,10 +190,11 @@ export class PoolRun implements Pool {
     );
   }
 
-  async markKept(lease: Lease, data?: Json): Promise<void> {
+  async markKept(lease: Lease, { data, ports = [] }: Pick<Request, "data" | "ports"> = {}): Promise<void> {
     this.#notePlan(lease, lease.extents);
-    this.#kept.set(lease.uid, lease);
+    this.#kept.add(lease.uid);
     this.#data.set(lease.uid, data);
+    this.#ports.plan(lease, ports);
     await this.#pools.refuseKept(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
@@ -215,6 +214,11 @@ export class PoolRun implements Pool {
 
   plannedData({ uid }: Lease): Json | undefined {
     return this.#data.get(uid);
+  }
+
+  async withdraw({ pool, leaseId, state }: Lease, refusal: unknown): Promise<never> {
+    if (state === "offered") await this.operations.withdraw(pool, leaseId);
+    throw refusal;
   }
 
   planChange(spec: PoolSpec): void {
@@ -237,8 +241,8 @@ export class PoolRun implements Pool {
     return this.#pools.planReplacement(replacement);
   }
 
-  planReplacedPool(spec: PoolSpec): void {
-    this.#pools.planReplacedPool(spec);
+  noteReplacementSpec(spec: PoolSpec): void {
+    this.#pools.noteReplacementSpec(spec);
   }
 
   mustFitReplacement(request: Request): void {
@@ -415,18 +419,18 @@ export class PoolRun implements Pool {
     return this.operations.end();
   }
 
-  /**
-   * Whether a lease would get a port that another resource had when this run checked it. That resource may have released the port since:
-   * this depends on the order of the run, and preview refuses the port.
-   */
-  async #findPortConflict({ pool, uid, owner, extents }: Lease, { ports = [] }: Pick<Changes, "ports">) {
-    for (const kept of ports.length > 0 ? this.#kept.values() : []) {
-      if (kept.pool !== pool || kept.uid === uid || kept.owner === owner || !overlap(kept.extents, extents)) continue;
-      const port = ports.find((each) => kept.ports?.some((other) => isDeepStrictEqual(each, other)));
-      const spec = port && (await this.spec(pool));
-      if (spec) return portConflictError(spec, extents[0]!, port, kept);
-    }
-    return undefined;
+  /** Refuses ports that another resource of this run has or gets. `onPortConflict` and `takes` resolve a conflict with released ones. */
+  async #refusePlannedPorts(
+    lease: Lease,
+    request: Pick<Request, "ports" | "takes" | "formerOwner" | "onPortConflict">,
+  ): Promise<void> {
+    const { ports = [], takes, formerOwner, onPortConflict } = request;
+    if (takes) return;
+    const except = [lease.owner, formerOwner];
+    const onlyPlanned = onPortConflict === "anotherAddress";
+    const conflict = this.#ports.findHolder(lease, ports, { except, onlyPlanned });
+    const spec = conflict && (await this.spec(lease.pool));
+    if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
   }
 
   #noteVersion({ value: lease, version }: Committed<Lease>): Lease {

@@ -504,12 +504,14 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   /** Whether this run has claimed it. */
   wasClaimedInRun(lease: Lease): boolean;
   /**
-   * For this run: its owner keeps it, with this data. Later requests of the run for its values are refused; if there was an earlier one,
+   * For this run: its owner keeps it, and it will have this data and these ports. Later requests of the run for its values are refused; if there was an earlier one,
    * this call rejects.
    */
-  markKept(lease: Lease, data?: Json): Promise<void>;
+  markKept(lease: Lease, planned?: Pick<Request, "data" | "ports">): Promise<void>;
   /** The data that the lease has after this run; undefined if the run has not checked its owner. */
   plannedData(lease: Lease): Json | undefined;
+  /** Ends the offer, if it is one, and rejects with `refusal`: what is refused promises nothing. */
+  withdraw(lease: Lease, refusal: unknown): Promise<never>;
   /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */
   planChange(spec: PoolSpec): void;
   /** What a pool will be after this run, as far as the run has planned it. */
@@ -526,8 +528,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
    * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
-  /** For this run: what a pool that is replaced will be. */
-  planReplacedPool(spec: PoolSpec): void;
+  /** For this run: what a pool will be if it is replaced. */
+  noteReplacementSpec(spec: PoolSpec): void;
   /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
   mustFitReplacement(request: Request): void;
   /**

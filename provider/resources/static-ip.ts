@@ -4,9 +4,9 @@ import { dnsLabel, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
 import { isSameStack } from "../owner";
-import type { Lease, Pool } from "../pool/types";
+import { isCommitted, type Lease, type Pool } from "../pool/types";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
-import { defineResource, type InputError, type TargetHost } from "../resource";
+import { type CoHolderContext, defineResource, type InputError, type TargetHost } from "../resource";
 import {
   cidrBlock,
   connection,
@@ -183,10 +183,10 @@ export const staticIp = defineResource({
   extentsFromProps: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
   leaseData: ({ attach }) => ({ attach: carrierName(attach) }),
   validate: async (props) => rejectOtherFamily(props),
-  validateCoHolders: async (props, { owner, pool }) => {
+  validateCoHolders: async (props, context) => {
     if (props.sharingKey === undefined) return;
-    for (const lease of await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner)) {
-      const carrier = lease.sharingKey === props.sharingKey ? carrierInRun(lease, owner, pool) : undefined;
+    for (const lease of await findCoHolders(context.pool, poolNamed(props.pool.poolName), props.ip, context.owner)) {
+      const carrier = lease.sharingKey === props.sharingKey ? carrierInRun(lease, context) : undefined;
       if (carrier !== undefined && carrier !== carrierName(props.attach))
         throw carrierConflictError(props, lease, carrier);
     }
@@ -244,11 +244,13 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
 
 /**
  * The host of a lease that shares the address: one address cannot be on two. Resources of the same stack may move together, and Pulumi
- * checks them one by one, so such a lease counts only after its own check, with the host that it will be on.
+ * checks them one by one, so such a lease counts only after its own check, with the host that it will be on. An offer of another stack
+ * does not count for a resource that has its lease already.
  */
-function carrierInRun(lease: Lease, owner: string, pool: Pool): string | undefined {
-  const data = isSameStack(lease.owner, owner) ? pool.plannedData(lease) : lease.data;
-  return carrierData.safeParse(data).data?.attach;
+function carrierInRun(lease: Lease, { owner, pool, isHeld = false }: CoHolderContext): string | undefined {
+  const isOfStack = isSameStack(lease.owner, owner);
+  if (!isOfStack && isHeld && !isCommitted(lease)) return undefined;
+  return carrierData.safeParse(isOfStack ? pool.plannedData(lease) : lease.data).data?.attach;
 }
 
 const carrierData = z.object({ attach: z.string().regex(/^[A-Za-z0-9._/-]{1,130}$/) });

@@ -34,7 +34,7 @@ export function sharingContract(engine: Engine): void {
     await pool.claim(shared("web", "k", "tcp/80"));
     await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
       message:
-        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of IPPool p belongs to web. Choose another port, or another sharing key. To move a port to another resource, remove it in one up and add it in the next.",
+        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of IPPool p belongs to web. Choose another port, or another sharing key. To move a port between resources of one stack, remove it in one up and add it in the next.",
     });
     expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
   });

@@ -35,15 +35,15 @@ export function withoutOutdated({ request: { prefer, want }, plannedExtents }: G
 
 /**
  * The last offer to this request that ended before it was claimed. If the request has a newer offer, the old one counts only if this
- * program was shown the old one and not the new one. If the pool was deleted since, it may have other address families now, and the program
- * tells that it is the same request.
+ * program was shown the old one and not the new one. If the pool was deleted since, it may have other address families now: then a
+ * promise that was shown to this program counts as one to this request.
  */
 export function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefined): Lease | undefined {
   const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
   if (own?.state === "offered" && shown(own)) return undefined;
-  const isFor = ({ end, request: id, shownTo = [] }: Lease) =>
-    id === requestId(request) ||
-    (end?.reason === "pool deleted" && !request.want && shownTo.some((program) => program === request.program));
+  const { program = "", want } = request;
+  const isFor = ({ end, request: id, shownTo }: Lease) =>
+    id === requestId(request) || (end?.reason === "pool deleted" && !want && shownTo?.includes(program));
   return all
     .filter((lease) => lease.state === "ended" && lease.end?.wasOffer && isFor(lease))
     .filter((ended) => !own || (shown(ended) && !sameExtents(ended.extents, own.extents)))
@@ -61,7 +61,7 @@ export async function recallPromise(
   broken: Lease,
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await liveHoldersOf(tx, spec, broken.extents);
-  if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
+  if (!holder && answersRequest(broken, request) && canGive(spec, request, broken.extents)) return [broken.extents, []];
   const isOfOtherPool = broken.end?.reason === "pool deleted" || (plannedSpec !== undefined && !holder);
   if (inUp && isOfOtherPool && !isShownTo(broken, request.program)) return [undefined, []];
   const [lost, holding] = [show(tx, broken), holder && show(tx, holder)];

@@ -1,8 +1,7 @@
 import { hash, randomUUID } from "node:crypto";
-import { familyOf } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
-import { subtract, total } from "../extents";
+import { isIpv4, subtract, total } from "../extents";
 import { type Event, type Extent, isCommitted, type Lease, type PoolSpec, type Request, type Tenant } from "../types";
 import { addFree, takeFree } from "./free-space";
 import {
@@ -274,7 +273,7 @@ export function requestId(request: Request): string {
   const { want, size = 1n, within, also = [] } = request;
   if (want) return `=${digest(want.map(({ first, last }) => `${first}-${last}`))}`;
   const shared = sharingKeyOf(request);
-  const families = [within, ...also].map((range) => (range ? `${familyOf(range.first)}` : ""));
+  const families = [within, ...also].map((range) => (range ? (isIpv4(range.first) ? "4" : "6") : ""));
   return `*${digest([`${size}`, ...families, ...(shared === undefined ? [] : [shared])])}`;
 }
 

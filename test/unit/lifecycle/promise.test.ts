@@ -398,7 +398,6 @@ test.each<[change: string, before: Values, after: Values]>([
   ["has both families and gets another id", { subnets: DUAL }, { subnets: DUAL }],
   ["also gets IPv6", {}, { subnets: DUAL }],
 ])("what preview showed on a runner that %s in another stack stops the next up", async (_, before, after) => {
-  const stage = await Stage.up();
   const network = await stage.network("training", before);
   const runner = await stage.runner("r1", "192.0.2.11", { runnerId: 1 });
   stage.newRun();
@@ -413,4 +412,34 @@ test.each<[change: string, before: Values, after: Values]>([
   stage.newRun();
   const { failures } = await stage.check("IPReservation", "web", news);
   expect(failures[0]?.reason).toMatch(new RegExp(`^PLAN_STALE: Address ${ip}\\b.* was promised to IPReservation web`));
+});
+
+test("a promise of an IPv4 address is not kept without the IPv6 address that the runner has since", async () => {
+  const network = await stage.network();
+  const runner = await stage.runner("r1", "192.0.2.11", { runnerId: 1 });
+  stage.newRun();
+  stage.program = "branch";
+  const news = { runner: "training/r1" };
+  const { ip } = await stage.preview("IPReservation", "web", news);
+  stage.newRun();
+  await stage.of("RunnerSubnet").delete(runner);
+  await stage.of("OverlayNetwork").delete(network);
+  await stage.network("training", { subnets: DUAL });
+  await stage.runner("r1", "192.0.2.11", { runnerId: 1 });
+  stage.newRun();
+  const { failures } = await stage.check("IPReservation", "web", news);
+  expect(failures[0]?.reason).toMatch(new RegExp(`^PLAN_STALE: Address ${ip} `));
+  stage.newRun();
+  expect(await stage.preview("IPReservation", "web", news)).toMatchObject({ ip6: expect.stringMatching(/^fd10:/) });
+});
+
+test("a block that preview showed is given also if its parent has grown since", async () => {
+  const ranges = ["10.7.0.0/24"];
+  const parent = await stage.make("IPPool", "parent", { ranges, allocation: "random" });
+  const news = { parent: "parent", prefixLength: 29 };
+  const shown = await stage.preview("IPPool", "child", news);
+  stage.newRun();
+  await stage.change("IPPool", "parent", parent, { ranges: [...ranges, "10.8.0.0/16"], allocation: "random" });
+  stage.newRun();
+  expect(await stage.make("IPPool", "child", news)).toMatchObject({ ranges: shown.ranges });
 });

@@ -406,3 +406,46 @@ test("preview refuses what the replaced pool has no automatic value for", async 
     ip: "10.5.0.2",
   });
 });
+
+test("a value that a child pool of a replaced parent will not have is not shown", async () => {
+  const child = { parent: inPool(pool).pool, prefixLength: 30 };
+  const made = await stage.make("IPPool", "child", child);
+  const one = await stage.make("IPReservation", "one", inPool(made));
+  stage.newRun();
+  const parent = await stage.preview("IPPool", "lb", CHANGED, pickInputs(resourceOf("IPPool"), pool));
+  for (const props of [web, one]) await askDependent(props);
+  await stage.of("IPPool").diff(made, { ...made, parent: UNKNOWN });
+  // Pulumi checks what it deletes with the parent as new.
+  const news = { parent: inPool(parent).pool, prefixLength: 30, reserved: [String(one.ip)] };
+  const again = await stage.preview("IPPool", "child", news);
+  const { ip } = await stage.preview("IPReservation", "one", inPool(again));
+  expect([ip, again.ranges]).toEqual([UNKNOWN, made.ranges]);
+});
+
+test("two requests for a value that only the replaced pool has are refused in preview", async () => {
+  stage.newRun();
+  const ranges = ["10.2.0.0/28", "10.9.0.0/28"];
+  const replaced = await stage.preview("IPPool", "lb", { ...CHANGED, ranges }, pickInputs(resourceOf("IPPool"), pool));
+  await askDependent(web);
+  const news = { ...inPool(replaced), ip: "10.9.0.5" };
+  expect(await stage.refusal("IPReservation", "a", news)).toBe("");
+  expect(await stage.refusal("IPReservation", "b", news)).toMatch(
+    /^IP_IN_USE: Address 10\.9\.0\.5 of IPPool lb is requested by IPReservation a in this run, too/,
+  );
+});
+
+test("requested values of a replaced pool are not counted as automatic ones", async () => {
+  const ranges = ["10.5.0.0/30"];
+  const small = await stage.make("IPPool", "small", { ranges });
+  stage.newRun();
+  const olds = pickInputs(resourceOf("IPPool"), small);
+  const replaced = await stage.preview(
+    "IPPool",
+    "small",
+    { ranges, type: "clusterIP", staticOnly: ["10.5.0.3"] },
+    olds,
+  );
+  for (const ip of ["10.5.0.0", "10.5.0.1", "10.5.0.2"])
+    expect(await stage.refusal("IPReservation", ip, { ...inPool(replaced), ip })).toBe("");
+  expect(await stage.refusal("IPReservation", "new", inPool(replaced))).toMatch(/^POOL_EXHAUSTED: /);
+});

@@ -201,12 +201,66 @@ test("a co-holder that a killed up has claimed on another host is refused by the
 
 test("a resource that moves to another address because of a port may have it on another host", async () => {
   const KEY = { sharingKey: "team-a", onPortConflict: "anotherAddress" };
-  await stage.make("StaticIP", "web", inputs(KEY));
+  const first = await stage.make("StaticIP", "web", inputs(KEY));
   const before = await stage.make("StaticIP", "mail", inputs({ ...KEY, forwards: [mail] }));
   stage.newRun();
   const { failures, inputs: shown } = await stage.check("StaticIP", "mail", onRunner("r1", R1!, KEY), before, true);
   expect(failures).toEqual([]);
   expect(shown.ip).not.toBe(before.ip);
+  expect(await stage.refusal("StaticIP", "web", inputs(KEY), first)).toBe("");
+});
+
+test("a refused preview of another stack does not stop a resource that holds the address", async () => {
+  const KEY = { sharingKey: "team-a" };
+  const held = await stage.make("StaticIP", "web", inputs(KEY));
+  const caller = { owner: ownerOf("StaticIP", "mail", "prod"), dryRun: true };
+  const onR1 = onRunner("r1", R1!, { ...KEY, forwards: [mail] });
+  stage.newRun();
+  expect((await stage.of("StaticIP").check(caller, undefined, onR1)).failures).toHaveLength(1);
+  expect(await stage.pool.leases("pool/lb", { owner: caller.owner })).toEqual([]);
+  stage.newRun();
+  expect((await stage.of("StaticIP").check(caller, undefined, inputs({ ...KEY, forwards: [mail] }))).failures).toEqual(
+    [],
+  );
+  expect(await stage.refusal("StaticIP", "web", onRunner("r1", R1!, KEY), held)).toBe("");
+});
+
+test("a renamed resource that is replaced by force is not refused because of itself", async () => {
+  const held = await stage.make("StaticIP", "web", inputs());
+  const news = inputs({ staticIpName: "web", ip: held.ip });
+  const given = new Set<string>();
+  for (const dryRun of [true, false]) {
+    stage.newRun();
+    const lifecycle = stage.of("StaticIP");
+    const caller = { owner: ownerOf("StaticIP", "renamed"), dryRun };
+    await lifecycle.check(caller, held, news);
+    const { failures, inputs: again } = await lifecycle.check(caller, undefined, news);
+    expect(failures).toEqual([]);
+    given.add(String(again.ip));
+  }
+  expect(given.size).toBe(1);
+});
+
+describe("a port that a change in place adds is refused for another resource of the same preview", () => {
+  const KEY = { sharingKey: "team-a" };
+  const added = { port: 22, to: "10.128.64.5" };
+  test.each<[other: string, news: Values]>([
+    ["another change", inputs({ ...KEY, forwards: [mail, added] })],
+    ["a new resource", inputs({ ...KEY, forwards: [added] })],
+    [
+      "a new resource that may get another address",
+      inputs({ ...KEY, forwards: [added], onPortConflict: "anotherAddress" }),
+    ],
+  ])("%s", async (other, news) => {
+    const made = await stage.make("StaticIP", "web", inputs(KEY));
+    const second = await stage.make("StaticIP", "mail", inputs({ ...KEY, forwards: [mail] }));
+    const isNew = other !== "another change";
+    stage.newRun();
+    await stage.preview("StaticIP", "web", inputs({ ...KEY, forwards: [web, added] }), made);
+    expect(await stage.refusal("StaticIP", isNew ? "new" : "mail", news, isNew ? undefined : second)).toMatch(
+      /^PORT_CONFLICT: Port tcp\/22 on .* belongs to \S+::web\./,
+    );
+  });
 });
 
 test("co-holders of an address in one stack move together", async () => {
