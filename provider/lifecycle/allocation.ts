@@ -45,6 +45,7 @@ export async function allocateOrKeep(
     await def.validateCoHolders?.(props, { pool, owner: caller.owner });
     await validate(def, pool, caller.owner, props, olds);
   } catch (error) {
+    if (!caller.dryRun) throw error; // An earlier preview may have shown the value, and the next up still has to give it.
     await pool.withdraw(lease, error);
   }
   return computed;

@@ -504,8 +504,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   /** Whether this run has claimed it. */
   wasClaimedInRun(lease: Lease): boolean;
   /**
-   * For this run: its owner keeps it, and it will have this data and these ports. Later requests of the run for its values are refused; if there was an earlier one,
-   * this call rejects.
+   * For this run: its owner keeps it, and it will have this data and these ports. Later requests of the run for its values are refused; if
+   * there was an earlier one, this call rejects.
    */
   markKept(lease: Lease, planned?: Pick<Request, "data" | "ports">): Promise<void>;
   /** The data that the lease has after this run; undefined if the run has not checked its owner. */

@@ -225,6 +225,18 @@ test("a refused preview of another stack does not stop a resource that holds the
   expect(await stage.refusal("StaticIP", "web", onRunner("r1", R1!, KEY), held)).toBe("");
 });
 
+test("an up that is refused because of another host keeps what an earlier preview has shown", async () => {
+  const KEY = { sharingKey: "team-a" };
+  const onR1 = onRunner("r1", R1!, { ...KEY, forwards: [] });
+  const shown = await stage.preview("StaticIP", "third", onR1);
+  stage.newRun();
+  expect(await stage.make("StaticIP", "web", inputs(KEY))).toMatchObject({ ip: shown.ip });
+  const { failures } = await stage.check("StaticIP", "third", onR1);
+  expect(failures[0]?.reason).toMatch(/^SHARING_CONFLICT: /);
+  const [offer] = await stage.pool.leases("pool/lb", { owner: ownerOf("StaticIP", "third") });
+  expect(offer).toMatchObject({ state: "offered" });
+});
+
 test("a renamed resource that is replaced by force is not refused because of itself", async () => {
   const held = await stage.make("StaticIP", "web", inputs());
   const news = inputs({ staticIpName: "web", ip: held.ip });
