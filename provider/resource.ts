@@ -116,7 +116,7 @@ export interface CoHolderContext {
   pool: Pool;
   owner: string;
   /** The resource has its lease already. */
-  isHeld?: boolean;
+  isHeld: boolean;
 }
 
 export interface ValidationContext {

@@ -41,13 +41,8 @@ export async function allocateOrKeep(
   const computed = def.values(inputs, lease.extents);
   const props = { ...inputs, ...computed };
   if (def.childPool) pool.noteReplacementSpec(def.childPool(withoutPaths(inputs, unknownPaths(inputs)), lease.extents));
-  try {
-    await def.validateCoHolders?.(props, { pool, owner: caller.owner });
-    await validate(def, pool, caller.owner, props, olds);
-  } catch (error) {
-    if (!caller.dryRun) throw error; // An earlier preview may have shown the value, and the next up still has to give it.
-    await pool.withdraw(lease, error);
-  }
+  await def.validateCoHolders?.(props, { pool, owner: caller.owner, isHeld: isCommitted(lease) });
+  await validate(def, pool, caller.owner, props, olds);
   return computed;
 }
 

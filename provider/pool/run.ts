@@ -105,7 +105,7 @@ export class PoolRun implements Pool {
       this.#data.set(lease.uid, request.data);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
       if (refusal) throw refusal;
-      await this.#refusePlannedPorts(lease, request).catch((error: unknown) => this.withdraw(lease, error));
+      if (request.onPortConflict !== "anotherAddress") await this.#refusePlannedPorts(lease, request);
       return lease;
     });
     this.#offering.add(granted);
@@ -214,11 +214,6 @@ export class PoolRun implements Pool {
 
   plannedData({ uid }: Lease): Json | undefined {
     return this.#data.get(uid);
-  }
-
-  async withdraw({ pool, leaseId, state }: Lease, refusal: unknown): Promise<never> {
-    if (state === "offered") await this.operations.withdraw(pool, leaseId);
-    throw refusal;
   }
 
   planChange(spec: PoolSpec): void {
@@ -419,16 +414,12 @@ export class PoolRun implements Pool {
     return this.operations.end();
   }
 
-  /** Refuses ports that another resource of this run has or gets. `onPortConflict` and `takes` resolve a conflict with released ones. */
+  /** Refuses ports that another resource of this run has or gets, unless the request may take them. */
   async #refusePlannedPorts(
     lease: Lease,
-    request: Pick<Request, "ports" | "takes" | "formerOwner" | "onPortConflict">,
+    { ports = [], takes, formerOwner }: Pick<Request, "ports" | "takes" | "formerOwner">,
   ): Promise<void> {
-    const { ports = [], takes, formerOwner, onPortConflict } = request;
-    if (takes) return;
-    const except = [lease.owner, formerOwner];
-    const onlyPlanned = onPortConflict === "anotherAddress";
-    const conflict = this.#ports.findHolder(lease, ports, { except, onlyPlanned });
+    const conflict = takes ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
     const spec = conflict && (await this.spec(lease.pool));
     if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
   }

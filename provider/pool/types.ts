@@ -510,8 +510,6 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   markKept(lease: Lease, planned?: Pick<Request, "data" | "ports">): Promise<void>;
   /** The data that the lease has after this run; undefined if the run has not checked its owner. */
   plannedData(lease: Lease): Json | undefined;
-  /** Ends the offer, if it is one, and rejects with `refusal`: what is refused promises nothing. */
-  withdraw(lease: Lease, refusal: unknown): Promise<never>;
   /** For this run: the pool changes in place. From now on, it offers only what it can give before and after the change. */
   planChange(spec: PoolSpec): void;
   /** What a pool will be after this run, as far as the run has planned it. */

@@ -247,7 +247,7 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
  * checks them one by one, so such a lease counts only after its own check, with the host that it will be on. An offer of another stack
  * does not count for a resource that has its lease already.
  */
-function carrierInRun(lease: Lease, { owner, pool, isHeld = false }: CoHolderContext): string | undefined {
+function carrierInRun(lease: Lease, { owner, pool, isHeld }: CoHolderContext): string | undefined {
   const isOfStack = isSameStack(lease.owner, owner);
   if (!isOfStack && isHeld && !isCommitted(lease)) return undefined;
   return carrierData.safeParse(isOfStack ? pool.plannedData(lease) : lease.data).data?.attach;

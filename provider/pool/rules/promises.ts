@@ -1,7 +1,7 @@
 import { isPlacementLeaseName, shownLeaseName } from "../../lease-names";
 import { isSameStack } from "../../owner";
 import { promiseBrokenError, promiseBrokenWarning } from "../errors";
-import { covers, sameExtents, zonesOf } from "../extents";
+import { covers, sameExtents, sizeOf, zonesOf } from "../extents";
 import { leaseKey } from "../storage/keys";
 import { holdersOf, isExpired, isLive, replaceLease, requestId } from "../storage/leases";
 
@@ -41,9 +41,10 @@ export function withoutOutdated({ request: { prefer, want }, plannedExtents }: G
 export function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefined): Lease | undefined {
   const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
   if (own?.state === "offered" && shown(own)) return undefined;
-  const { program = "", want } = request;
-  const isFor = ({ end, request: id, shownTo }: Lease) =>
-    id === requestId(request) || (end?.reason === "pool deleted" && !want && shownTo?.includes(program));
+  const { program = "", want, size = 1n } = request;
+  const isSameOfOtherPool = ({ end, extents, shownTo }: Lease) =>
+    end?.reason === "pool deleted" && !want && sizeOf(extents[0]!) === size && shownTo?.includes(program);
+  const isFor = (lease: Lease) => lease.request === requestId(request) || isSameOfOtherPool(lease);
   return all
     .filter((lease) => lease.state === "ended" && lease.end?.wasOffer && isFor(lease))
     .filter((ended) => !own || (shown(ended) && !sameExtents(ended.extents, own.extents)))

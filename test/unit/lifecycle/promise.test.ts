@@ -443,3 +443,15 @@ test("a block that preview showed is given also if its parent has grown since", 
   stage.newRun();
   expect(await stage.make("IPPool", "child", news)).toMatchObject({ ranges: shown.ranges });
 });
+
+test("a block of another size in a pool that was made anew is another request", async () => {
+  const ranges = ["10.7.0.0/24"];
+  const parent = await stage.make("IPPool", "parent", { ranges });
+  stage.program = "branch";
+  await stage.preview("IPPool", "child", { parent: "parent", prefixLength: 29 });
+  stage.newRun();
+  await stage.of("IPPool").delete(parent);
+  await stage.make("IPPool", "parent", { ranges });
+  stage.newRun();
+  expect((await stage.check("IPPool", "child", { parent: "parent", prefixLength: 30 })).failures).toEqual([]);
+});
