@@ -4,7 +4,7 @@ import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
-import { diffLease, rejectLostStore } from "./lease";
+import { buildChildPool, buildRequest, diffLease, rejectLostStore } from "./lease";
 import { isEqual, UNKNOWN, unknownPaths, type Values, valueAt, withoutPaths } from "./values";
 
 /** The computed values of a resource: from the lease that it has, or else from an offer. */
@@ -40,7 +40,8 @@ export async function allocateOrKeep(
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
   const props = { ...inputs, ...computed };
-  if (def.childPool) pool.noteReplacementSpec(def.childPool(withoutPaths(inputs, unknownPaths(inputs)), lease.extents));
+  const childPool = buildChildPool(def, props);
+  if (childPool) pool.noteReplacementSpec(childPool);
   await def.validateCoHolders?.(props, { pool, owner: caller.owner, isHeld: isCommitted(lease) });
   await validate(def, pool, caller.owner, props, olds);
   return computed;
@@ -102,7 +103,7 @@ async function findKeepable(
 async function keepLease(def: Definition, deps: Dependencies, props: Values, lease: Lease | undefined): Promise<void> {
   if (!lease) return;
   const pool = await deps.pool();
-  const { ports } = def.request(withoutPaths(props, unknownPaths(props)), lease.owner);
+  const { ports } = buildRequest(def, props);
   const data = def.leaseData?.(props);
   await pool.markKept(lease, { ...(data && { data }), ...(ports && { ports }) });
   if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
@@ -204,8 +205,8 @@ async function canChange(def: Definition, pool: Pool, olds: Values, props: Value
     throw error;
   }
   await validate(def, pool, owner, props);
-  if (def.childPool)
-    pool.planChange(def.childPool(withoutPaths(props, unknownPaths(props)), def.extentsFromProps(props)));
+  const childPool = buildChildPool(def, props);
+  if (childPool) pool.planChange(childPool);
   return true;
 }
 
