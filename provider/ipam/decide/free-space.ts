@@ -1,0 +1,143 @@
+import { OverlayError } from "../../errors";
+import { capitalize, describePool } from "../../pool-names";
+import { addBoundaries, intersect, mergeExtents, subtract, trimBoundaries, zonesOf } from "../extents";
+import type { Extent, PoolSpec } from "../types";
+import type { FreeRow, Zone } from "./rows";
+import type { Journal } from "./table";
+
+/**
+ * The free ranges of one zone of a pool, in order. Only a part of them is loaded: of each window that is known, all ranges that end in it.
+ * `need` loads a window, or ends the decision until it is loaded.
+ */
+export class FreeSpace {
+  #ranges: Extent[] = [];
+  /** Windows of the values at which ranges end. */
+  #known: Extent[] = [];
+  readonly #stored = new Map<bigint, bigint>();
+
+  constructor(
+    readonly pool: string,
+    readonly zone: Zone,
+    private readonly journal: Journal,
+    private readonly need: (from: bigint, limit: number) => void,
+  ) {}
+
+  /** The first `limit` ranges of the store that end at `from` or later. */
+  load(from: bigint, limit: number, rows: Extent[]): void {
+    const to = rows.length < limit ? LAST : rows.at(-1)!.last;
+    const fresh = rows.filter(({ last }) => !this.#isKnown(last));
+    for (const { first, last } of fresh) this.#stored.set(last, first);
+    this.#ranges = sorted([...this.#ranges, ...fresh.map(({ first, last }) => ({ first, last }))]);
+    this.#known = mergeExtents([...this.#known, { first: from, last: to }]);
+  }
+
+  /** The space of a pool that has none in the store. */
+  loadEmpty(): void {
+    this.#known = [{ first: 0n, last: LAST }];
+  }
+
+  /** Ranges that end at `from` or later, lowest first. */
+  *from(from: bigint): Generator<Extent> {
+    for (let at = from, limit = PAGE; at <= LAST; limit = Math.min(limit * 4, MOST)) {
+      const end = this.#knownUntil(at);
+      if (end === undefined) {
+        this.need(at, limit);
+        continue;
+      }
+      for (const range of this.#ranges) if (range.last >= at && range.last <= end) yield range;
+      at = end + 1n;
+    }
+  }
+
+  /** Removes values that must be free. */
+  cut(spec: PoolSpec, piece: Extent): void {
+    const [range] = this.from(piece.last);
+    if (!range || range.first > piece.first) throw notFreeError(this.pool, piece);
+    this.#replace(spec, [range], subtract([range], [piece]));
+  }
+
+  /** Removes what is free of this range. */
+  drop(spec: PoolSpec, piece: Extent): void {
+    const ranges: Extent[] = [];
+    for (const range of this.from(piece.first)) {
+      if (range.first > piece.last) break;
+      ranges.push(range);
+    }
+    this.#replace(spec, ranges, subtract(ranges, [piece]));
+  }
+
+  /** Adds values that are not free, and merges adjacent ranges. */
+  add(spec: PoolSpec, piece: Extent): void {
+    const from = piece.first > 0n ? piece.first - 1n : 0n;
+    const adjacent: Extent[] = [];
+    for (const range of this.from(from)) {
+      if (range.first > piece.last + 1n) break;
+      adjacent.push(range);
+    }
+    this.#replace(spec, adjacent, mergeExtents([...adjacent, piece]));
+  }
+
+  changes(): { put: FreeRow[]; deleted: FreeRow[] } {
+    const { pool, zone } = this;
+    const now = new Map(this.#ranges.map(({ first, last }) => [last, first]));
+    const put = [...now].filter(([last, first]) => this.#stored.get(last) !== first);
+    const deleted = [...this.#stored].filter(([last]) => !now.has(last));
+    const toRow = ([last, first]: [bigint, bigint]): FreeRow => ({ pool, zone, first, last });
+    return { put: put.map(toRow), deleted: deleted.map(toRow) };
+  }
+
+  /** With `avoidBoundaryIps`, no range begins or ends with .0 or .255, so that each range has a value to give. */
+  #replace(spec: PoolSpec, ranges: Extent[], by: Extent[]): void {
+    const before = this.#ranges;
+    const kept = by.flatMap((range) => trimBoundaries(spec, range) ?? []);
+    this.#ranges = sorted([...before.filter((range) => !ranges.includes(range)), ...kept]);
+    this.journal.add(() => {
+      this.#ranges = before;
+    });
+  }
+
+  #knownUntil(at: bigint): bigint | undefined {
+    return this.#known.find(({ first, last }) => first <= at && at <= last)?.last;
+  }
+
+  #isKnown(at: bigint): boolean {
+    return this.#knownUntil(at) !== undefined;
+  }
+}
+
+/** No value of a pool is higher. */
+const LAST = (1n << 128n) - 1n;
+/** Ranges that are read at once: at first, and at most. */
+const [PAGE, MOST] = [8, 2048];
+
+const sorted = (ranges: Extent[]): Extent[] => ranges.sort((a, b) => (a.last < b.last ? -1 : a.last > b.last ? 1 : 0));
+
+const notFreeError = (pool: string, { first }: Extent): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `${capitalize(describePool(pool))} has no record of its free space around ${first}.`,
+    "Run `overlayctl store check --repair`.",
+  );
+
+/** The zones of a pool: the values that any request can get, and those for requests by value only. */
+export const zonesIn = (spec: PoolSpec): [Zone, Extent[]][] => {
+  const { automatic, onRequest } = zonesOf(spec);
+  return [
+    ["a", automatic],
+    ["r", onRequest],
+  ];
+};
+
+type SpaceOf = (zone: Zone) => FreeSpace;
+
+/** Removes values of a pool from its free space; they must be free. */
+export function takeFree(spec: PoolSpec, space: SpaceOf, extents: Extent[]): void {
+  for (const [zone, values] of zonesIn(spec))
+    for (const piece of intersect(extents, values)) space(zone).cut(spec, piece);
+}
+
+/** Returns values of a pool to its free space. */
+export function addFree(spec: PoolSpec, space: SpaceOf, extents: Extent[]): void {
+  for (const [zone, values] of zonesIn(spec))
+    for (const piece of intersect(extents, values)) space(zone).add(spec, addBoundaries(spec, piece, values));
+}

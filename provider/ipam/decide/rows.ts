@@ -1,0 +1,175 @@
+import { isSameTenant } from "../../owner";
+import { covers, isIpv4, overlapsAny, sameExtents, sizeOf } from "../extents";
+import type { Details, Event, Extent, Json, Lease, PoolSpec, Port, Request, Tenant } from "../types";
+
+/** The rows of a store as `decide/` reads and changes them. Rows are never modified: a change puts another row in their place. */
+
+export interface PoolRow {
+  name: string;
+  /** Absent: no lease has opened the pool. The row only serves as the lock of its name. */
+  spec?: PoolSpec;
+  /** The uid of the lease whose child pool it is. */
+  opener?: string;
+  /** The pool takes no claims: the delete of its resource has begun. */
+  isClosing?: boolean;
+  /** Leases by state; `resting`: ended leases whose values are in quarantine. */
+  reserved: number;
+  used: number;
+  resting: number;
+  /** Values that live leases hold; a shared value counts once. */
+  held: bigint;
+}
+
+/** A lease, also after its end: then it is kept for thirty days. */
+export interface LeaseRow extends Omit<Details, "childPool"> {
+  uid: string;
+  leaseId: string;
+  pool: string;
+  owner: string;
+  type: string;
+  state: "reserved" | "used";
+  extents: Extent[];
+  sharingKey?: string;
+  ports?: Port[];
+  childPool?: string;
+  createdAt: number;
+  updatedAt: number;
+  lastSeen: number;
+  expiresAt?: number;
+  deletingSince?: number;
+  endedAt?: number;
+  endReason?: EndReason;
+  /** The owner that has its values now. */
+  takenBy?: string;
+  /** After its end: the values that are in quarantine, and until when. */
+  resting?: Extent[];
+  freeAt?: number;
+}
+
+export type EndReason = "released" | "expired" | "reclaimed" | "handed over" | "out of range" | "pool deleted";
+
+/** What a preview has shown to one owner in one program. */
+export interface OfferRow {
+  owner: string;
+  program: string;
+  /** The run that has shown it last. */
+  run: string;
+  pool: string;
+  type: string;
+  extents: Extent[];
+  /** The request named these values. */
+  byValue: boolean;
+  /** Uids of leases that must end before the offer is claimed. */
+  afterLease: string[];
+  sharingKey?: string;
+  ports?: Port[];
+  names?: string[];
+  tenant?: Tenant;
+  labels?: Record<string, string>;
+  usedBy?: string;
+  data?: Json;
+  by?: string;
+  childPool?: PoolSpec;
+  /** The lease that answers it gets this uid. */
+  uid: string;
+  createdAt: number;
+  updatedAt: number;
+  expiresAt: number;
+}
+
+/** A free range of a pool; `zone`: `a` for any request, `r` for requests by value only. */
+export interface FreeRow extends Extent {
+  pool: string;
+  zone: Zone;
+}
+export type Zone = "a" | "r";
+
+export type Holder = LeaseRow | OfferRow;
+
+export const isOffer = (holder: Holder): holder is OfferRow => "program" in holder;
+
+/** A lease is still valid in the millisecond of its end. */
+export const isLive = ({ endedAt, expiresAt }: LeaseRow, now: number): boolean =>
+  endedAt === undefined && (expiresAt === undefined || now <= expiresAt);
+
+export const isOverdue = ({ endedAt, expiresAt }: LeaseRow, now: number): boolean =>
+  endedAt === undefined && expiresAt !== undefined && now > expiresAt;
+
+export const isResting = ({ freeAt }: LeaseRow, now: number): boolean => freeAt !== undefined && now < freeAt;
+
+export const isOfferLive = ({ expiresAt }: OfferRow, now: number): boolean => now <= expiresAt;
+
+/** Whether the pool may give its values to another owner when the pool is full. */
+export const isInactive = ({ reclaimAfter }: PoolSpec, { lastSeen, expiresAt }: LeaseRow, now: number): boolean =>
+  reclaimAfter !== undefined && expiresAt === undefined && now - lastSeen >= reclaimAfter * 1000;
+
+export const offerKey = ({ owner, program }: Pick<OfferRow, "owner" | "program">): string => `${owner}\n${program}`;
+
+/** The sharing key with its tenant: the same word of another tenant is another key. */
+export const sharingKeyOf = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
+  sharingKey === undefined ? undefined : `${tenant ? `${tenant.org}/${tenant.project}` : ""}/${sharingKey}`;
+
+export const portText = ({ protocol, port }: Port): string => `${protocol}/${port}`;
+
+export const touches = (some: Extent[], others: Extent[]): boolean =>
+  some.some((extent) => overlapsAny(others, extent));
+
+/** Whether the owner of a row is that of the request, or was before this run renamed it. */
+export const isOwned = ({ owner }: { owner: string }, request: Pick<Request, "owner" | "formerOwner">): boolean =>
+  owner === request.owner || owner === request.formerOwner;
+
+/** Whether these values answer the request. */
+export function answers({ pool, extents }: { pool: string; extents: Extent[] }, request: Request): boolean {
+  if (pool !== request.pool) return false;
+  if (request.want) return sameExtents(extents, request.want);
+  const { size = 1n, within, also = [] } = request;
+  const ranges = [within, ...also];
+  return (
+    extents.length === ranges.length &&
+    extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
+  );
+}
+
+/** Whether values that the pool chose answer the request but for its bounds: those of a pool change with the pool. */
+export function isSameKind({ extents }: { extents: Extent[] }, { size = 1n, within, also = [] }: Request): boolean {
+  const ranges = [within, ...also];
+  const isFamily = (extent: Extent, range: Extent | undefined) =>
+    !range || isIpv4(extent.first) === isIpv4(range.first);
+  return (
+    extents.length === ranges.length &&
+    extents.every((extent, i) => sizeOf(extent) === size && isFamily(extent, ranges[i]))
+  );
+}
+
+/** Whether a request may end this lease: it asks to, and both have the same type and tenant. */
+export const mayTake = ({ takes, type, tenant }: Request, lease: LeaseRow): boolean =>
+  takes === true && type === lease.type && isSameTenant(tenant, lease.tenant);
+
+/** A lease row as callers see it. */
+export function toLease({ endedAt, endReason, takenBy, resting: _, freeAt, ...row }: LeaseRow, now: number): Lease {
+  const ended = endedAt ?? (isLive({ ...row } as LeaseRow, now) ? undefined : row.expiresAt);
+  if (ended === undefined) return row;
+  const { expiresAt: __, ...rest } = row;
+  const end = { end: { reason: endReason ?? "expired", ...(takenBy !== undefined && { takenBy }) } };
+  if (freeAt !== undefined && now < freeAt) return { ...rest, ...end, state: "quarantined", expiresAt: freeAt };
+  return { ...rest, ...end, state: "ended", ...(freeAt !== undefined && { quarantinedUntil: freeAt }) };
+}
+
+export function offerToLease({ program: _, run: __, byValue: ___, childPool, updatedAt, ...row }: OfferRow): Lease {
+  return {
+    ...row,
+    state: "offered",
+    leaseId: `${row.uid}.${"0".repeat(16)}`,
+    updatedAt,
+    lastSeen: updatedAt,
+    ...(childPool && { childPool: childPool.name }),
+  };
+}
+
+export const toPublic = (holder: Holder, now: number): Lease =>
+  isOffer(holder) ? offerToLease(holder) : toLease(holder, now);
+
+export const omitUndefined = <T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
+
+export type NewEvent = Event;

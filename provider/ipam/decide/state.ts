@@ -1,0 +1,298 @@
+import { overlapsAny, subtract, total } from "../extents";
+import type { Changes, DocumentRow, Query, Rows } from "../store/store";
+import type { Event, Extent, Port } from "../types";
+import { FreeSpace } from "./free-space";
+import {
+  isOfferLive,
+  isResting,
+  type LeaseRow,
+  type OfferRow,
+  offerKey,
+  type PoolRow,
+  portText,
+  sharingKeyOf,
+  type Zone,
+} from "./rows";
+import { Journal, Table } from "./table";
+
+/**
+ * The rows that a decision reads and changes. Each question loads the rows that it is about, or ends the decision with `Missing` until they
+ * are loaded; then it is answered from all rows at hand, with the changes that were made so far.
+ */
+export class State {
+  readonly #journal = new Journal();
+  readonly pools = new Table<PoolRow, never>(this.#journal, ({ name }) => name, {});
+  readonly leases = new Table<LeaseRow, "pool" | "owner" | "name" | "key" | "past">(this.#journal, ({ uid }) => uid, {
+    pool: (lease) => [lease.endedAt === undefined || lease.freeAt !== undefined ? lease.pool : undefined],
+    owner: ({ pool, owner }) => [`${pool}\n${owner}`],
+    name: ({ endedAt, names = [] }) => (endedAt === undefined ? names : []),
+    key: (lease) => [lease.endedAt === undefined ? keyIn(lease.pool, sharingKeyOf(lease)) : undefined],
+    past: ({ endedAt }) => [endedAt === undefined ? undefined : ""],
+  });
+  readonly offers = new Table<OfferRow, "pool" | "owner" | "name" | "childPool" | "all">(this.#journal, offerKey, {
+    pool: ({ pool }) => [pool],
+    owner: ({ owner }) => [owner],
+    name: ({ names = [] }) => names,
+    childPool: ({ childPool }) => [childPool?.name],
+    all: () => [""],
+  });
+  readonly documents = new Table<DocumentRow, "kind">(this.#journal, ({ kind, key }) => `${kind}/${key}`, {
+    kind: ({ kind }) => [kind],
+  });
+  #events: Event[] = [];
+  readonly #free = new Map<string, FreeSpace>();
+  readonly #asked = new Set<string>();
+  readonly #names = new Set<string>();
+  readonly #active: string[] = [];
+  /** What the decision needs besides. */
+  readonly missing: Query[] = [];
+
+  constructor(
+    /** The store's clock. */
+    readonly now: number,
+    /** The names of pools that are locked; undefined: it only reads. */
+    readonly locked: ReadonlySet<string> | undefined,
+    /** Loads rows at once, where the engine can. */
+    private readonly loadNow?: (query: Query) => Rows,
+  ) {}
+
+  get mark(): number {
+    return this.#journal.mark;
+  }
+
+  rollBack(mark: number): void {
+    this.#journal.rollBack(mark);
+  }
+
+  /** Adds rows of the store, as the answer to these queries. */
+  absorb(
+    queries: Query[],
+    { pools = [], leases = [], offers = [], documents = [], free = [], active = [] }: Rows,
+  ): void {
+    for (const query of queries) this.#asked.add(idOf(query));
+    for (const row of pools) this.pools.load(row);
+    for (const row of leases) this.leases.load(row);
+    for (const row of offers) this.offers.load(row);
+    for (const row of documents) this.documents.load(row);
+    for (const { query, rows } of free) this.#spaceOf(query.pool, query.zone).load(query.from, query.limit, rows);
+    this.#active.push(...active);
+  }
+
+  /** Ends the decision if these rows are not loaded. */
+  need(...queries: Query[]): void {
+    const open = queries.filter((query) => !this.#asked.has(idOf(query)));
+    if (open.length === 0) return;
+    if (this.loadNow) {
+      for (const query of open) this.absorb([query], this.loadNow(query));
+      return;
+    }
+    this.missing.push(...open);
+    throw new Missing();
+  }
+
+  // Pools
+
+  pool(name: string): PoolRow | undefined {
+    if (this.locked && !this.locked.has(name)) {
+      this.#names.add(name);
+      throw new Missing();
+    }
+    this.need({ of: "pool", name });
+    return this.pools.get(name);
+  }
+
+  /** Pools that the decision needs to lock besides. */
+  get missingLocks(): string[] {
+    return [...this.#names];
+  }
+
+  space = (pool: string) => (zone: Zone) => this.#spaceOf(pool, zone);
+
+  #spaceOf(pool: string, zone: Zone): FreeSpace {
+    const id = `${zone} ${pool}`;
+    const space =
+      this.#free.get(id) ??
+      new FreeSpace(pool, zone, this.#journal, (from, limit) => this.need({ of: "free", pool, zone, from, limit }));
+    this.#free.set(id, space);
+    return space;
+  }
+
+  // Leases
+
+  lease(uid: string): LeaseRow | undefined {
+    this.need({ of: "lease", uid });
+    return this.leases.get(uid);
+  }
+
+  /** Leases of the owner, also ended ones. */
+  leasesOf(pool: string, owner: string): LeaseRow[] {
+    this.need({ of: "owner", pool, owner });
+    return this.leases.by("owner", `${pool}\n${owner}`);
+  }
+
+  leaseNamed(name: string): LeaseRow | undefined {
+    this.need({ of: "name", name });
+    return this.leases.by("name", name)[0];
+  }
+
+  /** Leases that hold a value of these ranges; overdue ones, too. */
+  holdersOf(pool: string, extents: Extent[]): LeaseRow[] {
+    this.need(...extents.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
+    return this.leases
+      .by("pool", pool)
+      .filter((lease) => lease.endedAt === undefined && lease.extents.some((extent) => overlapsAny(extents, extent)));
+  }
+
+  /** Leases that ended and whose quarantined values are in these ranges. */
+  restingOn(pool: string, extents: Extent[]): LeaseRow[] {
+    this.need(...extents.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
+    return this.leases
+      .by("pool", pool)
+      .filter(({ resting }) => resting?.some((extent) => overlapsAny(extents, extent)));
+  }
+
+  /** Leases that share values under this key, overdue ones included. */
+  sharersOf(pool: string, key: string): LeaseRow[] {
+    this.need({ of: "sharers", pool, key });
+    return this.leases.by("key", keyIn(pool, key)!);
+  }
+
+  /** Leases that use one of these ports on these values. */
+  portHolders(pool: string, extents: Extent[], ports: Port[]): LeaseRow[] {
+    const texts = ports.map(portText);
+    this.need(...extents.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: texts })));
+    return this.leases
+      .by("pool", pool)
+      .filter(
+        (lease) =>
+          lease.endedAt === undefined &&
+          lease.ports?.some((port) => texts.includes(portText(port))) &&
+          lease.extents.some((extent) => overlapsAny(extents, extent)),
+      );
+  }
+
+  /** Leases in quarantine, the longest ended first: at least `limit` of them, or all. */
+  restingIn(pool: string, limit: number): LeaseRow[] {
+    this.need({ of: "resting", pool, limit });
+    const found = this.leases.by("pool", pool).filter((lease) => isResting(lease, this.now));
+    return found.sort((a, b) => a.endedAt! - b.endedAt!);
+  }
+
+  /** Leases that have not ended, the longest unseen first: at least `limit` of them, or all. */
+  idlest(pool: string, limit: number): LeaseRow[] {
+    this.need({ of: "idle", pool, limit });
+    const found = this.leases.by("pool", pool).filter(({ endedAt }) => endedAt === undefined);
+    return found.sort((a, b) => a.lastSeen - b.lastSeen);
+  }
+
+  /** Overdue leases and those whose quarantine is over. */
+  due(pool: string, limit: number): LeaseRow[] {
+    const { now } = this;
+    this.need({ of: "due", pool, now, limit });
+    return this.leases
+      .by("pool", pool)
+      .filter(({ endedAt, expiresAt, freeAt }) =>
+        endedAt === undefined ? (expiresAt ?? Infinity) < now : (freeAt ?? Infinity) <= now,
+      );
+  }
+
+  /** Leases that have not ended and have a child pool. */
+  parentsIn(pool: string): LeaseRow[] {
+    this.need({ of: "parents", pool });
+    return this.leases.by("pool", pool).filter(({ endedAt, childPool }) => endedAt === undefined && childPool);
+  }
+
+  // Offers
+
+  offer(owner: string, program: string): OfferRow | undefined {
+    this.need({ of: "offersOf", owner });
+    return this.offers.get(offerKey({ owner, program }));
+  }
+
+  /** All offers of the owner, also expired ones. */
+  offersOf(owner: string): OfferRow[] {
+    this.need({ of: "offersOf", owner });
+    return this.offers.by("owner", owner);
+  }
+
+  offersIn(pool: string): OfferRow[] {
+    this.need({ of: "offersIn", pool, now: this.now });
+    return this.offers.by("pool", pool).filter((offer) => isOfferLive(offer, this.now));
+  }
+
+  offersNamed(name: string): OfferRow[] {
+    this.need({ of: "offersNamed", name, now: this.now });
+    return this.offers.by("name", name).filter((offer) => isOfferLive(offer, this.now));
+  }
+
+  /** Offers with a child pool of this name. */
+  offersOfPool(name: string): OfferRow[] {
+    this.need({ of: "offersOfPool", name, now: this.now });
+    return this.offers.by("childPool", name).filter((offer) => isOfferLive(offer, this.now));
+  }
+
+  /** Names of pools with overdue or resting leases, or with offers. */
+  activePools(prefix: string): Set<string> {
+    this.need({ of: "activePools", prefix });
+    return new Set(this.#active);
+  }
+
+  document(kind: DocumentRow["kind"], key: string): string | undefined {
+    this.need({ of: "documents", kind });
+    return this.documents.get(`${kind}/${key}`)?.value;
+  }
+
+  documentsOf(kind: DocumentRow["kind"]): DocumentRow[] {
+    this.need({ of: "documents", kind });
+    return this.documents.by("kind", kind);
+  }
+
+  record(event: Event): void {
+    const before = this.#events;
+    this.#events = [...before, event];
+    this.#journal.add(() => {
+      this.#events = before;
+    });
+  }
+
+  get events(): Event[] {
+    return this.#events;
+  }
+
+  /** How many of these values no other lease holds. */
+  countOwn(lease: LeaseRow): bigint {
+    const others = sharingKeyOf(lease) === undefined ? [] : this.holdersOf(lease.pool, lease.extents);
+    return total(
+      subtract(
+        lease.extents,
+        others.filter(({ uid }) => uid !== lease.uid).flatMap(({ extents }) => extents),
+      ),
+    );
+  }
+
+  changes(): Omit<Changes, "nextEpoch"> {
+    const [leases, offers] = [this.leases, this.offers];
+    const pools = this.pools.changes;
+    const documents = this.documents.changes;
+    const free = [...this.#free.values()].map((space) => space.changes());
+    const changed = leases.changes;
+    return {
+      pools,
+      leases: { ...changed, before: (row) => leases.before(row) },
+      offers: { ...offers.changes, before: (row) => offers.before(row) },
+      documents,
+      free: { put: free.flatMap(({ put }) => put), deleted: free.flatMap(({ deleted }) => deleted) },
+      events: this.#events,
+      isVersion:
+        this.#events.length > 0 || [...documents.put, ...documents.deleted].some(({ kind }) => kind !== "delivery"),
+    };
+  }
+}
+
+/** Ends a decision that needs rows or locks which are not there yet. */
+export class Missing extends Error {}
+
+const keyIn = (pool: string, key: string | undefined): string | undefined =>
+  key === undefined ? undefined : `${pool}\n${key}`;
+
+const idOf = (query: Query): string => Object.values(query).join(" ");

@@ -1,0 +1,92 @@
+/** Takes changes back: those of a request that is refused, or of a decision that must be made again with more rows. */
+export class Journal {
+  readonly #undo: (() => void)[] = [];
+
+  add(undo: () => void): void {
+    this.#undo.push(undo);
+  }
+
+  get mark(): number {
+    return this.#undo.length;
+  }
+
+  rollBack(to: number): void {
+    while (this.#undo.length > to) this.#undo.pop()!();
+  }
+}
+
+type Keys<R> = (row: R) => (string | undefined)[];
+
+/** Rows by key and by index. It remembers what the store has, so that `changes` is what the store must write. */
+export class Table<R extends object, I extends string> {
+  readonly #rows = new Map<string, R>();
+  /** What the store has, of rows that were loaded or looked for. */
+  readonly #stored = new Map<string, R | undefined>();
+  readonly #indexes = new Map<string, Map<string, Set<string>>>();
+
+  constructor(
+    private readonly journal: Journal,
+    private readonly keyOf: (row: R) => string,
+    private readonly indexes: Record<I, Keys<R>>,
+  ) {
+    for (const name of Object.keys(indexes)) this.#indexes.set(name, new Map());
+  }
+
+  get(key: string): R | undefined {
+    return this.#rows.get(key);
+  }
+
+  by(index: I, value: string): R[] {
+    const keys = this.#indexes.get(index)!.get(value);
+    return keys ? [...keys].map((key) => this.#rows.get(key)!) : [];
+  }
+
+  /** A row of the store. One that was changed since stays as it is. */
+  load(row: R): void {
+    const key = this.keyOf(row);
+    if (this.#stored.has(key)) return;
+    this.#stored.set(key, row);
+    this.#set(key, row);
+  }
+
+  put(row: R): void {
+    this.#change(this.keyOf(row), row);
+  }
+
+  delete(key: string): void {
+    if (this.#rows.has(key)) this.#change(key, undefined);
+  }
+
+  get changes(): { put: R[]; deleted: R[] } {
+    const put = [...this.#rows].filter(([key, row]) => this.#stored.get(key) !== row).map(([, row]) => row);
+    const deleted = [...this.#stored].filter(([key, row]) => row && !this.#rows.has(key)).map(([, row]) => row!);
+    return { put, deleted };
+  }
+
+  /** What the store has in the place of a row. */
+  before(row: R): R | undefined {
+    return this.#stored.get(this.keyOf(row));
+  }
+
+  #change(key: string, row: R | undefined): void {
+    const before = this.#rows.get(key);
+    this.#set(key, row);
+    this.journal.add(() => this.#set(key, before));
+  }
+
+  #set(key: string, row: R | undefined): void {
+    const before = this.#rows.get(key);
+    for (const [name, keysOf] of Object.entries(this.indexes) as [I, Keys<R>][]) {
+      const index = this.#indexes.get(name)!;
+      for (const value of before ? keysOf(before) : []) if (value !== undefined) index.get(value)?.delete(key);
+      for (const value of row ? keysOf(row) : []) {
+        if (value === undefined) continue;
+        const keys = index.get(value);
+        if (keys) keys.add(key);
+        else index.set(value, new Set([key]));
+      }
+    }
+    if (row) this.#rows.set(key, row);
+    else this.#rows.delete(key);
+  }
+}

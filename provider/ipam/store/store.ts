@@ -1,0 +1,178 @@
+import type { FreeRow, LeaseRow, OfferRow, PoolRow, Zone } from "../decide/rows";
+import type { Event, LoggedEvent, StoreVersion } from "../types";
+
+/**
+ * What an engine implements: rows, found by queries, and transactions that lock the rows of pools. A transaction has two round trips: `begin`
+ * locks and loads, `commit` writes. `transact.ts` runs decisions in it, `schema.ts` has the tables.
+ */
+export interface Engine {
+  /** true: nothing can be written, and previews cannot offer values. */
+  readonly readOnly: boolean;
+  /** For messages. */
+  readonly place: string;
+  /**
+   * Begins a transaction: locks the rows of these pools until its end, and loads what the queries find after that. Names without a row get one
+   * (`PoolRow` without a spec) if the transaction writes. `locks` are sorted. Absent: a read without locks, of one moment.
+   */
+  begin(queries: Query[], locks?: string[]): Awaitable<Transaction>;
+  /** What is wrong with the clock of the store, if anything; `repair`: accepts its present time. */
+  checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
+  close(): Promise<void>;
+}
+
+/** Local engines answer at once, server engines with a promise. */
+export type Awaitable<T> = T | Promise<T>;
+
+export interface Transaction {
+  /** The store's clock, read after the locks were taken; milliseconds. */
+  readonly now: number;
+  readonly head: Head;
+  /** The answer to the queries of `begin`; also the rows of locked pools. */
+  readonly rows: Rows;
+  load(queries: Query[]): Awaitable<Rows>;
+  /** Writes the changes and ends the transaction. They are durable when it returns. `Conflict`: nothing was written. */
+  commit(changes: Changes): Awaitable<Commit>;
+  /** Ends it without changes. Never rejects. */
+  rollBack(): Awaitable<void>;
+}
+
+/** The one row about the store itself. */
+export interface Head {
+  /** Random; stays when the store moves to another engine. */
+  id: string;
+  /** Of the tables. */
+  layout: number;
+  /** The number of commits. */
+  version: number;
+  /** The tag of the present epoch, and when it began. */
+  epoch: string;
+  epochSince: number;
+  /** The id of the newest event. */
+  lastEvent: number;
+  /** The time of the last commit. */
+  at: number;
+  /** Why nothing may be written, as JSON: see `move.ts`. */
+  move?: string;
+}
+
+/** Versions from `first` on were committed in this epoch. Every second with commits begins one. */
+export interface EpochRow {
+  first: number;
+  tag: string;
+}
+
+/** Secrets, access tokens and webhooks: text under a key. Engines with users keep secrets apart. */
+export interface DocumentRow {
+  kind: DocumentKind;
+  key: string;
+  value: string;
+}
+export type DocumentKind = "secret" | "accessToken" | "webhook" | "delivery" | "recovered";
+
+/** Answers are complete, or the first `limit` rows in the order that is named. Leases come with all their fields. */
+export type Query =
+  | { of: "pool"; name: string }
+  /** Pools with a spec, by name, after this one. */
+  | { of: "pools"; prefix: string; after: string; limit: number }
+  /** Pools with overdue or resting leases, or with offers: those whose counters are not all of the truth. */
+  | { of: "activePools"; prefix: string }
+  | { of: "lease"; uid: string }
+  /** Leases of the owner, also ended ones. */
+  | { of: "owner"; pool: string; owner: string }
+  /** Leases that have not ended and have this name. */
+  | { of: "name"; name: string }
+  /** Leases that hold, or rest on, a value of this range. */
+  | { of: "values"; pool: string; first: bigint; last: bigint }
+  /** Leases that have not ended and use these ports, as `tcp/80`, of this value. */
+  | { of: "ports"; pool: string; value: bigint; ports: string[] }
+  /** Leases that have not ended, with this key (`sharingKeyOf`). */
+  | { of: "sharers"; pool: string; key: string }
+  /** Overdue leases, and those whose quarantine is over: in each case the oldest. */
+  | { of: "due"; pool: string; now: number; limit: number }
+  /** Leases in quarantine, the longest ended first. */
+  | { of: "resting"; pool: string; limit: number }
+  /** Leases that have not ended, the longest unseen first. */
+  | { of: "idle"; pool: string; limit: number }
+  /** Leases that have not ended or rest, by their lowest value (`positionOf`), after this one. Those with equal values are not parted. */
+  | { of: "page"; pool: string; after: bigint; limit: number }
+  /** Leases that have not ended, with a child pool. */
+  | { of: "parents"; pool: string }
+  /** Free ranges that end at `from` or later. */
+  | { of: "free"; pool: string; zone: Zone; from: bigint; limit: number }
+  /** All offers of the owner, in any pool, also expired ones. */
+  | { of: "offersOf"; owner: string }
+  /** Offers in the pool that expire at `now` or later. */
+  | { of: "offersIn"; pool: string; now: number }
+  /** The same, by name of a lease, and by name of a child pool. */
+  | { of: "offersNamed"; name: string; now: number }
+  | { of: "offersOfPool"; name: string; now: number }
+  /** Leases that ended, and offers that expired, before this time. */
+  | { of: "past"; before: number; limit: number }
+  /** The newest epoch that begins with this version or an earlier one. */
+  | { of: "epoch"; version: number }
+  | { of: "documents"; kind: DocumentKind }
+  /** Events after this id; of one pool, from this time on. */
+  | { of: "events"; after: number; limit: number; pool?: string; since?: number };
+
+export interface Rows {
+  pools?: PoolRow[];
+  leases?: LeaseRow[];
+  offers?: OfferRow[];
+  documents?: DocumentRow[];
+  epochs?: EpochRow[];
+  events?: LoggedEvent[];
+  /** One entry for each query of free ranges, in their order. */
+  free?: { query: Query & { of: "free" }; rows: { first: bigint; last: bigint }[] }[];
+  /** One entry for each query for active pools. */
+  active?: string[];
+}
+
+/** `deleted` rows are as the store has them. */
+export interface Changed<R> {
+  put: R[];
+  deleted: R[];
+}
+
+export interface Changes {
+  pools: Changed<PoolRow>;
+  /** `before`: the row that a put replaces. */
+  leases: Changed<LeaseRow> & { before(row: LeaseRow): LeaseRow | undefined };
+  offers: Changed<OfferRow> & { before(row: OfferRow): OfferRow | undefined };
+  documents: Changed<DocumentRow>;
+  free: Changed<FreeRow>;
+  /** In order; the engine numbers them. */
+  events: Event[];
+  /** false: offers only, or what is not part of the history of the store: no new version. */
+  isVersion: boolean;
+  /** Begins if the present epoch is older than a second. */
+  nextEpoch: string;
+  /** Replaces these fields of the head. */
+  head?: Partial<Pick<Head, "id" | "layout" | "version" | "epoch" | "epochSince" | "move">>;
+  /** Removes all epochs, and begins this one. */
+  resetEpochs?: EpochRow;
+}
+
+export interface Commit extends StoreVersion {
+  events: LoggedEvent[];
+}
+
+/** Another process was first. The transaction is tried again. */
+export class Conflict extends Error {}
+
+/** The server does not answer now, but may come back. `cause` is thrown if it does not in time. */
+export class StoreUnavailable extends Error {}
+
+export interface ClockFinding {
+  problem: string;
+  /** false: the clock of a machine must be set first. */
+  repairable: boolean;
+}
+
+/** Events that are kept: at most so many, and none older than thirty days. */
+export const KEPT_EVENTS = 20_000;
+export const KEPT_MS = 30 * 24 * 3600 * 1000;
+/** Epochs that are kept; versions before them are accepted. */
+export const KEPT_EPOCHS = 50_000;
+export const EPOCH_MS = 1000;
+/** Of the tables. A change that older programs cannot read adds one. */
+export const LAYOUT = 1;
