@@ -1,3 +1,5 @@
+import type { Lease } from "./pool/types";
+
 /** What kind of failure an error is. Interfaces map it to their own status: HTTP in service/problem.ts. */
 export type Category =
   | "invalid"
@@ -117,6 +119,8 @@ export class OverlayError extends Error {
   readonly what: string;
   /** The input that causes it, if one does. */
   property?: string;
+  /** The lease that keeps a request from its values. */
+  holder?: Pick<Lease, "pool" | "owner" | "uid" | "extents">;
 
   constructor(
     readonly code: Code,
@@ -130,6 +134,11 @@ export class OverlayError extends Error {
 
   about(property: string): this {
     this.property = property;
+    return this;
+  }
+
+  heldBy({ pool, owner, uid, extents }: Lease): this {
+    this.holder = { pool, owner, uid, extents };
     return this;
   }
 }

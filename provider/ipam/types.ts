@@ -1,23 +1,15 @@
-import type {
-  Extent,
-  Lease as FormerLease,
-  LeaseEnd as FormerLeaseEnd,
-  Request as FormerRequest,
-  PoolSpec,
-} from "../pool/types";
-import type { EndReason } from "./decide/rows";
+import type { Extent, Lease as FormerLease, Request as FormerRequest, PoolSpec } from "../pool/types";
 
 export * from "../pool/types";
 
-export interface Lease extends Omit<FormerLease, "end" | "waitsFor" | "quarantinedFor" | "request" | "shownTo"> {
-  end?: Omit<FormerLeaseEnd, "reason"> & { reason: EndReason };
+export interface Lease extends Omit<FormerLease, "waitsFor" | "quarantinedFor" | "request" | "shownTo"> {
   /** Of an offer: uids of leases that must end before it is claimed. */
   afterLease?: string[];
 }
 
 export interface Request extends Omit<FormerRequest, "childPool"> {
-  /** With `layout`, the pool follows from the values that the lease gets. */
-  childPool?: PoolSpec | ((extents: Extent[]) => PoolSpec);
+  childPool?: PoolSpec;
+  /** Values that the program names elsewhere: never chosen automatically. */
   declared?: Extent[];
   /** Identifies the run of Pulumi. */
   run?: string;
@@ -25,4 +17,6 @@ export interface Request extends Omit<FormerRequest, "childPool"> {
   spec?: PoolSpec;
   /** Uids of leases of the same stack that end in this run. */
   mayEnd?: string[];
+  /** Uids of leases of the same stack that do not end in this run. */
+  stays?: string[];
 }

@@ -138,7 +138,7 @@ export interface Lease extends Omit<Details, "childPool"> {
 }
 
 export interface LeaseEnd {
-  reason: "released" | "expired" | "taken" | "out of range" | "pool deleted";
+  reason: "released" | "expired" | "taken" | "reclaimed" | "handed over" | "out of range" | "pool deleted";
   /** The owner that has its values now. */
   takenBy?: string;
   /** It was an offer. */

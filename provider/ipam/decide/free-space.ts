@@ -14,6 +14,7 @@ export class FreeSpace {
   /** Windows of the values at which ranges end. */
   #known: Extent[] = [];
   readonly #stored = new Map<bigint, bigint>();
+  #isCleared = false;
 
   constructor(
     readonly pool: string,
@@ -31,9 +32,13 @@ export class FreeSpace {
     this.#known = mergeExtents([...this.#known, { first: from, last: to }]);
   }
 
-  /** The space of a pool that has none in the store. */
-  loadEmpty(): void {
-    this.#known = [{ first: 0n, last: LAST }];
+  /** Removes all ranges, also those that are not loaded. */
+  clear(): void {
+    const before = { ranges: this.#ranges, known: this.#known, isCleared: this.#isCleared };
+    [this.#ranges, this.#known, this.#isCleared] = [[], [{ first: 0n, last: LAST }], true];
+    this.journal.add(() => {
+      [this.#ranges, this.#known, this.#isCleared] = [before.ranges, before.known, before.isCleared];
+    });
   }
 
   /** Ranges that end at `from` or later, lowest first. */
@@ -77,13 +82,14 @@ export class FreeSpace {
     this.#replace(spec, adjacent, mergeExtents([...adjacent, piece]));
   }
 
-  changes(): { put: FreeRow[]; deleted: FreeRow[] } {
+  changes(): { put: FreeRow[]; deleted: FreeRow[]; cleared: { pool: string; zone: Zone }[] } {
     const { pool, zone } = this;
     const now = new Map(this.#ranges.map(({ first, last }) => [last, first]));
-    const put = [...now].filter(([last, first]) => this.#stored.get(last) !== first);
-    const deleted = [...this.#stored].filter(([last]) => !now.has(last));
+    const stored = this.#isCleared ? new Map<bigint, bigint>() : this.#stored;
+    const put = [...now].filter(([last, first]) => stored.get(last) !== first);
+    const deleted = [...stored].filter(([last]) => !now.has(last));
     const toRow = ([last, first]: [bigint, bigint]): FreeRow => ({ pool, zone, first, last });
-    return { put: put.map(toRow), deleted: deleted.map(toRow) };
+    return { put: put.map(toRow), deleted: deleted.map(toRow), cleared: this.#isCleared ? [{ pool, zone }] : [] };
   }
 
   /** With `avoidBoundaryIps`, no range begins or ends with .0 or .255, so that each range has a value to give. */

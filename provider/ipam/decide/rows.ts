@@ -95,8 +95,6 @@ export const isLive = ({ endedAt, expiresAt }: LeaseRow, now: number): boolean =
 export const isOverdue = ({ endedAt, expiresAt }: LeaseRow, now: number): boolean =>
   endedAt === undefined && expiresAt !== undefined && now > expiresAt;
 
-export const isResting = ({ freeAt }: LeaseRow, now: number): boolean => freeAt !== undefined && now < freeAt;
-
 export const isOfferLive = ({ expiresAt }: OfferRow, now: number): boolean => now <= expiresAt;
 
 /** Whether the pool may give its values to another owner when the pool is full. */
@@ -146,13 +144,12 @@ export const mayTake = ({ takes, type, tenant }: Request, lease: LeaseRow): bool
   takes === true && type === lease.type && isSameTenant(tenant, lease.tenant);
 
 /** A lease row as callers see it. */
-export function toLease({ endedAt, endReason, takenBy, resting: _, freeAt, ...row }: LeaseRow, now: number): Lease {
-  const ended = endedAt ?? (isLive({ ...row } as LeaseRow, now) ? undefined : row.expiresAt);
-  if (ended === undefined) return row;
-  const { expiresAt: __, ...rest } = row;
-  const end = { end: { reason: endReason ?? "expired", ...(takenBy !== undefined && { takenBy }) } };
-  if (freeAt !== undefined && now < freeAt) return { ...rest, ...end, state: "quarantined", expiresAt: freeAt };
-  return { ...rest, ...end, state: "ended", ...(freeAt !== undefined && { quarantinedUntil: freeAt }) };
+export function toLease({ endedAt, endReason, takenBy, resting, freeAt, ...row }: LeaseRow, now: number): Lease {
+  if (endedAt === undefined && !(row.expiresAt !== undefined && now > row.expiresAt)) return row;
+  const { expiresAt: _, ...rest } = row;
+  const end = { reason: endReason ?? "expired", ...(takenBy !== undefined && { takenBy }) };
+  if (resting && freeAt !== undefined && now < freeAt) return { ...rest, end, state: "quarantined", expiresAt: freeAt };
+  return { ...rest, end, state: "ended", ...(freeAt !== undefined && { quarantinedUntil: freeAt }) };
 }
 
 export function offerToLease({ program: _, run: __, byValue: ___, childPool, updatedAt, ...row }: OfferRow): Lease {

@@ -1,10 +1,11 @@
+import { randomBytes } from "node:crypto";
 import { overlapsAny, subtract, total } from "../extents";
 import type { Changes, DocumentRow, Query, Rows } from "../store/store";
 import type { Event, Extent, Port } from "../types";
+import type { Access } from "./access";
 import { FreeSpace } from "./free-space";
 import {
   isOfferLive,
-  isResting,
   type LeaseRow,
   type OfferRow,
   offerKey,
@@ -21,9 +22,9 @@ import { Journal, Table } from "./table";
  */
 export class State {
   readonly #journal = new Journal();
-  readonly pools = new Table<PoolRow, never>(this.#journal, ({ name }) => name, {});
+  readonly pools = new Table<PoolRow, "all">(this.#journal, ({ name }) => name, { all: () => [""] });
   readonly leases = new Table<LeaseRow, "pool" | "owner" | "name" | "key" | "past">(this.#journal, ({ uid }) => uid, {
-    pool: (lease) => [lease.endedAt === undefined || lease.freeAt !== undefined ? lease.pool : undefined],
+    pool: (lease) => [lease.endedAt === undefined || lease.resting ? lease.pool : undefined],
     owner: ({ pool, owner }) => [`${pool}\n${owner}`],
     name: ({ endedAt, names = [] }) => (endedAt === undefined ? names : []),
     key: (lease) => [lease.endedAt === undefined ? keyIn(lease.pool, sharingKeyOf(lease)) : undefined],
@@ -44,14 +45,16 @@ export class State {
   readonly #asked = new Set<string>();
   readonly #names = new Set<string>();
   readonly #active: string[] = [];
+  /** Of the request at hand. */
+  terms: Terms = { offerTtl: 0, quarantine: 0, seed: "" };
   /** What the decision needs besides. */
   readonly missing: Query[] = [];
 
   constructor(
     /** The store's clock. */
     readonly now: number,
-    /** The names of pools that are locked; undefined: it only reads. */
-    readonly locked: ReadonlySet<string> | undefined,
+    /** The names of pools that are locked. `all`: the whole store is, or it only reads. */
+    private readonly locked: ReadonlySet<string> | "all",
     /** Loads rows at once, where the engine can. */
     private readonly loadNow?: (query: Query) => Rows,
   ) {}
@@ -93,13 +96,22 @@ export class State {
   // Pools
 
   pool(name: string): PoolRow | undefined {
-    if (this.locked && !this.locked.has(name)) {
+    if (this.locked !== "all" && !this.locked.has(name)) {
       this.#names.add(name);
       throw new Missing();
     }
     this.need({ of: "pool", name });
     return this.pools.get(name);
   }
+
+  /** Pools with a spec, by name. */
+  poolsFrom(prefix: string, after: string, limit: number): PoolRow[] {
+    this.need({ of: "pools", prefix, after, limit });
+    const found = this.pools.by("all", "").filter(({ name, spec }) => spec && name.startsWith(prefix) && name > after);
+    return found.sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  hasSpec = (name: string): boolean => this.pools.get(name)?.spec !== undefined;
 
   /** Pools that the decision needs to lock besides. */
   get missingLocks(): string[] {
@@ -174,7 +186,7 @@ export class State {
   /** Leases in quarantine, the longest ended first: at least `limit` of them, or all. */
   restingIn(pool: string, limit: number): LeaseRow[] {
     this.need({ of: "resting", pool, limit });
-    const found = this.leases.by("pool", pool).filter((lease) => isResting(lease, this.now));
+    const found = this.leases.by("pool", pool).filter(({ resting }) => resting);
     return found.sort((a, b) => a.endedAt! - b.endedAt!);
   }
 
@@ -188,11 +200,11 @@ export class State {
   /** Overdue leases and those whose quarantine is over. */
   due(pool: string, limit: number): LeaseRow[] {
     const { now } = this;
-    this.need({ of: "due", pool, now, limit });
+    this.need({ of: "due", pool, limit });
     return this.leases
       .by("pool", pool)
       .filter(({ endedAt, expiresAt, freeAt }) =>
-        endedAt === undefined ? (expiresAt ?? Infinity) < now : (freeAt ?? Infinity) <= now,
+        endedAt === undefined ? (expiresAt ?? Infinity) < now : (freeAt ?? 0) <= now,
       );
   }
 
@@ -200,6 +212,12 @@ export class State {
   parentsIn(pool: string): LeaseRow[] {
     this.need({ of: "parents", pool });
     return this.leases.by("pool", pool).filter(({ endedAt, childPool }) => endedAt === undefined && childPool);
+  }
+
+  /** Leases that have not ended or rest, after this value: at least `limit`, or all. */
+  page(pool: string, after: bigint, limit: number): LeaseRow[] {
+    this.need({ of: "page", pool, after, limit });
+    return this.leases.by("pool", pool);
   }
 
   // Offers
@@ -216,19 +234,26 @@ export class State {
   }
 
   offersIn(pool: string): OfferRow[] {
-    this.need({ of: "offersIn", pool, now: this.now });
+    this.need({ of: "offersIn", pool });
     return this.offers.by("pool", pool).filter((offer) => isOfferLive(offer, this.now));
   }
 
   offersNamed(name: string): OfferRow[] {
-    this.need({ of: "offersNamed", name, now: this.now });
+    this.need({ of: "offersNamed", name });
     return this.offers.by("name", name).filter((offer) => isOfferLive(offer, this.now));
   }
 
   /** Offers with a child pool of this name. */
   offersOfPool(name: string): OfferRow[] {
-    this.need({ of: "offersOfPool", name, now: this.now });
+    this.need({ of: "offersOfPool", name });
     return this.offers.by("childPool", name).filter((offer) => isOfferLive(offer, this.now));
+  }
+
+  /** Offers with a child pool whose name begins so. */
+  offersWithPool(prefix: string): OfferRow[] {
+    this.need({ of: "offersWithPool", prefix });
+    const found = this.offers.by("all", "").filter((offer) => isOfferLive(offer, this.now));
+    return found.filter(({ childPool }) => childPool?.name.startsWith(prefix));
   }
 
   /** Names of pools with overdue or resting leases, or with offers. */
@@ -270,18 +295,27 @@ export class State {
     );
   }
 
-  changes(): Omit<Changes, "nextEpoch"> {
+  /** Changes of the head of the store, such as its identity. */
+  head: Pick<Changes, "head" | "resetEpochs"> = {};
+
+  changes(): Changes {
     const [leases, offers] = [this.leases, this.offers];
     const pools = this.pools.changes;
     const documents = this.documents.changes;
     const free = [...this.#free.values()].map((space) => space.changes());
     const changed = leases.changes;
     return {
+      ...this.head,
+      nextEpoch: randomBytes(4).toString("hex"),
       pools,
       leases: { ...changed, before: (row) => leases.before(row) },
       offers: { ...offers.changes, before: (row) => offers.before(row) },
       documents,
-      free: { put: free.flatMap(({ put }) => put), deleted: free.flatMap(({ deleted }) => deleted) },
+      free: {
+        put: free.flatMap(({ put }) => put),
+        deleted: free.flatMap(({ deleted }) => deleted),
+        cleared: free.flatMap(({ cleared }) => cleared),
+      },
       events: this.#events,
       isVersion:
         this.#events.length > 0 || [...documents.put, ...documents.deleted].some(({ kind }) => kind !== "delivery"),
@@ -289,8 +323,23 @@ export class State {
   }
 }
 
+/** What a request brings with it besides itself. */
+export interface Terms {
+  /** Lifetime of a new offer, in seconds. */
+  offerTtl: number;
+  /** How long values of ended leases are given to no other owner unless the pool is full, in seconds. */
+  quarantine: number;
+  /** Decides random choices. */
+  seed: string;
+  /** The user, as `USER@HOST`. */
+  actor?: string;
+  access?: Access;
+}
+
 /** Ends a decision that needs rows or locks which are not there yet. */
-export class Missing extends Error {}
+class Missing extends Error {}
+
+export const isMissing = (error: unknown): boolean => error instanceof Missing;
 
 const keyIn = (pool: string, key: string | undefined): string | undefined =>
   key === undefined ? undefined : `${pool}\n${key}`;

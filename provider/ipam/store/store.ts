@@ -10,11 +10,15 @@ export interface Engine {
   readonly readOnly: boolean;
   /** For messages. */
   readonly place: string;
+  /** Requests that fit into one transaction; default: any number. */
+  readonly maxBatch?: number;
   /**
    * Begins a transaction: locks the rows of these pools until its end, and loads what the queries find after that. Names without a row get one
    * (`PoolRow` without a spec) if the transaction writes. `locks` are sorted. Absent: a read without locks, of one moment.
    */
   begin(queries: Query[], locks?: string[]): Awaitable<Transaction>;
+  /** After conflicts: waits until this process is the only one that commits, and returns what ends that. For progress only. */
+  lock?(): Promise<() => Promise<void>>;
   /** What is wrong with the clock of the store, if anything; `repair`: accepts its present time. */
   checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
   close(): Promise<void>;
@@ -69,7 +73,7 @@ export interface DocumentRow {
 }
 export type DocumentKind = "secret" | "accessToken" | "webhook" | "delivery" | "recovered";
 
-/** Answers are complete, or the first `limit` rows in the order that is named. Leases come with all their fields. */
+/** `now` is the time of the transaction. Answers are complete, or the first `limit` rows in the order that is named. Leases come with all their fields. */
 export type Query =
   | { of: "pool"; name: string }
   /** Pools with a spec, by name, after this one. */
@@ -87,9 +91,9 @@ export type Query =
   | { of: "ports"; pool: string; value: bigint; ports: string[] }
   /** Leases that have not ended, with this key (`sharingKeyOf`). */
   | { of: "sharers"; pool: string; key: string }
-  /** Overdue leases, and those whose quarantine is over: in each case the oldest. */
-  | { of: "due"; pool: string; now: number; limit: number }
-  /** Leases in quarantine, the longest ended first. */
+  /** Overdue leases (`expiresAt` before now), and those that rest (`resting`) although their quarantine is over (`freeAt`): in each case the oldest. */
+  | { of: "due"; pool: string; limit: number }
+  /** Leases in quarantine (with `resting`), the longest ended first. */
   | { of: "resting"; pool: string; limit: number }
   /** Leases that have not ended, the longest unseen first. */
   | { of: "idle"; pool: string; limit: number }
@@ -101,11 +105,12 @@ export type Query =
   | { of: "free"; pool: string; zone: Zone; from: bigint; limit: number }
   /** All offers of the owner, in any pool, also expired ones. */
   | { of: "offersOf"; owner: string }
-  /** Offers in the pool that expire at `now` or later. */
-  | { of: "offersIn"; pool: string; now: number }
+  /** Offers in the pool that expire now or later. */
+  | { of: "offersIn"; pool: string }
   /** The same, by name of a lease, and by name of a child pool. */
-  | { of: "offersNamed"; name: string; now: number }
-  | { of: "offersOfPool"; name: string; now: number }
+  | { of: "offersNamed"; name: string }
+  | { of: "offersOfPool"; name: string }
+  | { of: "offersWithPool"; prefix: string }
   /** Leases that ended, and offers that expired, before this time. */
   | { of: "past"; before: number; limit: number }
   /** The newest epoch that begins with this version or an earlier one. */
@@ -139,7 +144,8 @@ export interface Changes {
   leases: Changed<LeaseRow> & { before(row: LeaseRow): LeaseRow | undefined };
   offers: Changed<OfferRow> & { before(row: OfferRow): OfferRow | undefined };
   documents: Changed<DocumentRow>;
-  free: Changed<FreeRow>;
+  /** All ranges of `cleared` are deleted first, also those that were not loaded. */
+  free: Changed<FreeRow> & { cleared: { pool: string; zone: Zone }[] };
   /** In order; the engine numbers them. */
   events: Event[];
   /** false: offers only, or what is not part of the history of the store: no new version. */

@@ -206,7 +206,7 @@ const previousHolder = fieldsOf<PreviousHolder>()({
 });
 
 const leaseEnd = fieldsOf<LeaseEnd>()({
-  reason: z.enum(["released", "expired", "taken", "out of range", "pool deleted"]),
+  reason: z.enum(["released", "expired", "taken", "reclaimed", "handed over", "out of range", "pool deleted"]),
   takenBy: text.exactOptional(),
   wasOffer: z.boolean().exactOptional(),
 });

@@ -1,0 +1,377 @@
+import { hash } from "node:crypto";
+import type { OverlayError } from "../../errors";
+import { isSameStack } from "../../owner";
+import {
+  exhaustedError,
+  noBlocksError,
+  notRequestedError,
+  outsideError,
+  planStaleError,
+  quarantineWarning,
+  reservedError,
+  sharingConflictError,
+  takenError,
+} from "../errors";
+import {
+  automaticZone,
+  covers,
+  fits,
+  intersect,
+  isAvoided,
+  isBoundary,
+  max,
+  mergeExtents,
+  min,
+  overlapsAny,
+  sameExtents,
+  sizeOf,
+  subtract,
+  total,
+  valueAtIndex,
+  zonesOf,
+} from "../extents";
+import type { Extent, PoolSpec, Request } from "../types";
+import { mayChange, show } from "./access";
+import { endLease, findPortHolder, isOwnHolder } from "./lease";
+import { givesWay, programOf } from "./offers";
+import { heldLeases, type Pool } from "./pools";
+import {
+  answers,
+  type Holder,
+  isInactive,
+  isLive,
+  isOffer,
+  isOverdue,
+  type LeaseRow,
+  mayTake,
+  type OfferRow,
+  sharingKeyOf,
+  toLease,
+  toPublic,
+  touches,
+} from "./rows";
+import type { State } from "./state";
+
+/** Which values a request gets. */
+export interface Choice {
+  extents: Extent[];
+  /** Leases that end when it is claimed, and why. */
+  evicted: LeaseRow[];
+  reason: "handed over" | "reclaimed";
+  /** The values are in the free space of the pool. */
+  isFree: boolean;
+  warnings: string[];
+}
+
+export const choiceOf = (extents: Extent[], more: Partial<Choice> = {}): Choice => ({
+  extents,
+  evicted: [],
+  reason: "handed over",
+  isFree: false,
+  warnings: [],
+  ...more,
+});
+
+/** A request with its pool. */
+export interface Ask {
+  state: State;
+  pool: Pool;
+  request: Request;
+  isClaim: boolean;
+  /** What the program of the request was shown. */
+  shown?: OfferRow | undefined;
+}
+
+export function choose(ask: Ask): Choice {
+  const { request } = ask;
+  const { spec } = ask.pool;
+  if ((request.size ?? 1n) > 1n && spec.avoidBoundaryIps) throw noBlocksError(spec);
+  if (request.want) return chooseByValue(ask, request.want);
+  const found = chooseShared(ask) ?? chooseHeldBefore(ask);
+  if (found) return found;
+  if (spec.autoAssign === false || spec.allocation === "external") throw notRequestedError(spec);
+  const choice = choiceOf([], { isFree: ask.pool.stored === spec });
+  for (const range of [request.within, ...(request.also ?? [])]) chooseAutomatic(ask, range, choice);
+  return choice;
+}
+
+// By value
+
+function chooseByValue(ask: Ask, values: Extent[]): Choice {
+  const { state, request, isClaim } = ask;
+  const { spec } = ask.pool;
+  if (values.some((extent) => sizeOf(extent) > 1n) && spec.avoidBoundaryIps) throw noBlocksError(spec);
+  for (const extent of values) mustBeGivable(spec, extent);
+  endOverdue(state, request.pool, values);
+  const choice = choiceOf(values);
+  for (const holder of findBlockers(ask, values)) {
+    const reason = isOffer(holder) ? undefined : mayEvict(ask, holder);
+    if (!reason) throw heldError(spec, ask, values, holder, isClaim ? planStaleError : takenError);
+    choice.evicted.push(holder as LeaseRow);
+    choice.reason = reason;
+  }
+  for (const lease of state.restingOn(request.pool, values)) {
+    const shares = request.sharingKey !== undefined && isSameStack(lease.owner, request.owner);
+    if (!isOwnHolder(state, request, lease) && !shares) choice.warnings.push(restingWarning(ask, lease));
+  }
+  return choice;
+}
+
+/** Rejects a request for a value that is reserved, or not in the pool. */
+export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
+  if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
+  if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
+}
+
+function endOverdue(state: State, pool: string, extents: Extent[]): void {
+  for (const lease of state.holdersOf(pool, extents))
+    if (isOverdue(lease, state.now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
+}
+
+/** Leases and offers that keep these values from the request. */
+export function findBlockers({ state, request }: Ask, extents: Extent[]): Holder[] {
+  const key = sharingKeyOf(request);
+  const isInWay = (holder: Holder) => {
+    const shares = key !== undefined && key === sharingKeyOf(holder) && sameExtents(holder.extents, extents);
+    return touches(holder.extents, extents) && !shares && !isOwnHolder(state, request, holder);
+  };
+  const leases = state.holdersOf(request.pool, extents).filter((lease) => isLive(lease, state.now) && isInWay(lease));
+  const offers = state.offersIn(request.pool).filter((offer) => isInWay(offer) && !givesWay(state, offer, request));
+  return [...leases, ...offers];
+}
+
+/** Why the request may end this lease; undefined: it may not. Throws if the run is to say whether the lease ends. */
+export function mayEvict(ask: Ask, lease: LeaseRow): Choice["reason"] | undefined {
+  const { state, request, isClaim, shown } = ask;
+  if (!mayChange(state, toLease(lease, state.now))) return isReclaimable(ask, lease) ? "reclaimed" : undefined;
+  if (mayTake(request, lease) || request.mayEnd?.includes(lease.uid)) return "handed over";
+  if (isReclaimable(ask, lease)) {
+    const wasShown = isClaim && shown?.afterLease.includes(lease.uid);
+    if (wasShown || !pickFree(ask, request.within, obstaclesOf(ask))) return "reclaimed";
+  }
+  return undefined;
+}
+
+/** A lease that was not seen for long, with nothing in its child pool, and with no offer that waits for it. */
+function isReclaimable({ state, pool, request }: Ask, lease: LeaseRow): boolean {
+  if (!isInactive(pool.spec, lease, state.now)) return false;
+  if (lease.childPool !== undefined && heldLeases(state, lease.childPool, 1).length > 0) return false;
+  const waiting = state.offersIn(lease.pool).filter(({ afterLease }) => afterLease.includes(lease.uid));
+  return waiting.every((offer) => isOwnHolder(state, request, offer) || givesWay(state, offer, request));
+}
+
+type HeldError = typeof takenError;
+
+/** The error names the holder, so that the run can say whether its resource ends it. */
+export function heldError(
+  spec: PoolSpec,
+  { state, request }: Ask,
+  extents: Extent[],
+  holder: Holder,
+  error: HeldError,
+): OverlayError {
+  const lease = show(state, toPublic(holder, state.now));
+  const extent = extents.find((each) => overlapsAny(holder.extents, each))!;
+  if (holder.sharingKey !== undefined && request.sharingKey !== undefined)
+    return sharingConflictError(spec, extent, request.sharingKey, lease).heldBy(lease);
+  return error(spec, extent, lease, request.owner).heldBy(lease);
+}
+
+// Shared values
+
+/** The lowest value under the key of the request on which its ports are free. */
+function chooseShared({ state, pool, request }: Ask): Choice | undefined {
+  const key = sharingKeyOf(request);
+  if (key === undefined) return undefined;
+  const holders: Holder[] = [
+    ...state.sharersOf(request.pool, key).filter((lease) => isLive(lease, state.now)),
+    ...state.offersIn(request.pool).filter((offer) => sharingKeyOf(offer) === key && !givesWay(state, offer, request)),
+  ];
+  const places = holders
+    .filter((holder) => holder.owner !== request.owner && answers(holder, request) && fits(pool.spec, holder))
+    .map(({ extents }) => extents)
+    .sort(([a], [b]) => (a!.first < b!.first ? -1 : 1));
+  const free = places.find((extents) => !findPortHolder(state, request, extents, request.ports ?? []));
+  const found = free ?? (request.onPortConflict === "anotherAddress" ? undefined : places[0]);
+  return found && choiceOf(found);
+}
+
+// What the owner had
+
+/** What the owner holds under its former name; what it held last; what other programs of its stack were offered. */
+function chooseHeldBefore(ask: Ask): Choice | undefined {
+  const { state, pool, request } = ask;
+  const { owner, formerOwner, declared = [] } = request;
+  const leases = [owner, ...(formerOwner === undefined ? [] : [formerOwner])]
+    .flatMap((each) => state.leasesOf(request.pool, each))
+    .filter((lease) => isOwnHolder(state, request, lease));
+  const former = leases.filter((lease) => lease.owner === formerOwner && isLive(lease, state.now));
+  const ended = leases.filter(({ endedAt, freeAt = 0 }) => endedAt !== undefined && freeAt > state.now);
+  const offered = state.offersOf(owner).filter((offer) => !offer.byValue && offer.expiresAt >= state.now);
+  const candidates = [
+    ...former,
+    ...(request.prefer ? [{ pool: request.pool, extents: request.prefer }] : []),
+    ...ended.sort((a, b) => b.endedAt! - a.endedAt!),
+    ...offered.sort((a, b) => b.updatedAt - a.updatedAt),
+  ];
+  const found = candidates.find(
+    ({ pool: name, extents }) =>
+      answers({ pool: name, extents }, request) &&
+      mayAssign(pool.spec, extents) &&
+      !touches(extents, declared) &&
+      findBlockers(ask, extents).length === 0 &&
+      state
+        .restingOn(request.pool, extents)
+        .every((lease) => isOwnHolder(state, request, lease) || isOfSharer(lease, request)),
+  );
+  return found && choiceOf(found.extents);
+}
+
+/** The last of the resources that shared the value has released it, and shares it again. */
+const isOfSharer = (lease: LeaseRow, request: Request): boolean =>
+  request.sharingKey !== undefined && isSameStack(lease.owner, request.owner);
+
+/** Whether the pool gives these values to a request without values. */
+const mayAssign = (spec: PoolSpec, extents: Extent[]): boolean =>
+  fits(spec, { extents }) &&
+  spec.autoAssign !== false &&
+  spec.allocation !== "external" &&
+  covers(zonesOf(spec).automatic, extents);
+
+// Automatic choice
+
+/** Adds a value to the choice: a free one, that which rests longest, one offered to other programs, or that of an inactive lease. */
+function chooseAutomatic(ask: Ask, range: Extent | undefined, choice: Choice): void {
+  const { state, pool, request } = ask;
+  const zone = automaticZone(pool.spec, range);
+  const isTaken = (extents: Extent[]) => touches(extents, [...choice.extents, ...(request.declared ?? [])]);
+  const free = pickFree(ask, range, [...obstaclesOf(ask), ...choice.extents]);
+  if (free) return void choice.extents.push(free);
+  choice.isFree = false;
+  const rested = pickResting(ask, zone, isTaken);
+  if (rested) {
+    if (!isOwnHolder(state, request, rested.lease)) choice.warnings.push(restingWarning(ask, rested.lease));
+    return void choice.extents.push(rested.extent);
+  }
+  const shownElsewhere = pickFree(ask, range, [...obstaclesOf(ask, true), ...choice.extents]);
+  if (shownElsewhere) return void choice.extents.push(shownElsewhere);
+  const inactive = findInactive(ask, zone, isTaken);
+  if (!inactive) throw exhausted(ask);
+  choice.extents.push(inactive.extents[0]!);
+  choice.evicted.push(inactive);
+  choice.reason = "reclaimed";
+}
+
+/** Values that are not chosen: offered to others, and requested elsewhere in the program. `isLast`: offers to other programs do not count. */
+function obstaclesOf({ state, request }: Ask, isLast = false): Extent[] {
+  const program = programOf(request);
+  const offers = state.offersIn(request.pool).filter((offer) => {
+    const isOwn = isOwnHolder(state, request, offer) && offer.program === program;
+    return !isOwn && !(isLast && givesWay(state, offer, request));
+  });
+  return mergeExtents([...offers.flatMap(({ extents }) => extents), ...(request.declared ?? [])]);
+}
+
+function pickFree(ask: Ask, range: Extent | undefined, obstacles: Extent[]): Extent | undefined {
+  const { spec } = ask.pool;
+  const zone = automaticZone(spec, range);
+  if (zone.length === 0) return undefined;
+  const { first } = zone[0]!;
+  const start = startOfSearch(zone, ask);
+  return (
+    lowestFree(ask, zone, start, obstacles) ?? (start > first ? lowestFree(ask, zone, first, obstacles) : undefined)
+  );
+}
+
+/** With `hashed`, an owner gets the same value again while it is free, and two owners rarely start at the same value. */
+function startOfSearch(zone: Extent[], { state, pool, request }: Ask): bigint {
+  const { allocation } = pool.spec;
+  if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
+  const seed = allocation === "hashed" ? request.owner : `${state.terms.seed} ${request.owner}`;
+  return valueAtIndex(zone, BigInt(`0x${hash("sha256", seed, "hex")}`) % total(zone));
+}
+
+/** The lowest free values of the size of the request, aligned to it, not before `from`. */
+function lowestFree(ask: Ask, zone: Extent[], from: bigint, obstacles: Extent[]): Extent | undefined {
+  const { size = 1n } = ask.request;
+  const end = zone.at(-1)!.last;
+  for (const free of freeRanges(ask, from)) {
+    if (free.first > end) return undefined;
+    for (const part of subtract(intersect([free], zone), obstacles)) {
+      const first = alignUp(ask.pool.spec, max(part.first, from), size);
+      if (first + size - 1n <= min(part.last, end)) return { first, last: first + size - 1n };
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Free ranges for any request that end at `from` or later. If the program changes the pool, they are those of both zones, and what only the
+ * changed pool has.
+ */
+function* freeRanges({ state, pool, request }: Ask, from: bigint): Generator<Extent> {
+  const { spec, stored } = pool;
+  const { automatic } = zonesOf(spec);
+  if (!stored) return yield* automatic.filter(({ last }) => last >= from);
+  const space = state.space(request.pool);
+  if (stored === spec) return yield* space("a").from(from);
+  const { automatic: before, onRequest } = zonesOf(stored);
+  const added = subtract(automatic, [...before, ...onRequest]);
+  yield* mergeExtents([...space("a").from(from), ...space("r").from(from), ...added]).filter(
+    ({ last }) => last >= from,
+  );
+}
+
+export function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {
+  let first = ((value + size - 1n) / size) * size;
+  while (size === 1n && spec.avoidBoundaryIps && isBoundary(first)) first++;
+  return first;
+}
+
+/** Leases that are read at once to find one that can be given up. */
+const PAGE = 64;
+
+/** The values that are longest in quarantine. */
+function pickResting(
+  ask: Ask,
+  zone: Extent[],
+  isTaken: (extents: Extent[]) => boolean,
+): { lease: LeaseRow; extent: Extent } | undefined {
+  const { state, pool, request } = ask;
+  const { size = 1n } = request;
+  for (let page = PAGE; ; page *= 8) {
+    const leases = state.restingIn(request.pool, page);
+    for (const lease of leases) {
+      const extent = lease.resting!.find(
+        (each) => sizeOf(each) === size && covers(zone, [each]) && !isAvoided(pool.spec, each),
+      );
+      if (extent && !isTaken([extent]) && findBlockers(ask, [extent]).length === 0) return { lease, extent };
+    }
+    if (leases.length < page) return undefined;
+  }
+}
+
+/** The inactive lease that was not seen for longest. */
+function findInactive(ask: Ask, zone: Extent[], isTaken: (extents: Extent[]) => boolean): LeaseRow | undefined {
+  const { state, pool, request } = ask;
+  if (pool.spec.reclaimAfter === undefined) return undefined;
+  const serves = ({ extents }: LeaseRow) =>
+    covers(zone, [extents[0]!]) && sizeOf(extents[0]!) === (request.size ?? 1n) && !isTaken(extents);
+  for (let page = PAGE; ; page *= 8) {
+    const leases = state.idlest(request.pool, page);
+    const found = leases.find((lease) => serves(lease) && isReclaimable(ask, lease));
+    // After the first active lease, all are active.
+    if (found || leases.length < page || leases.some((lease) => !isInactive(pool.spec, lease, state.now))) return found;
+  }
+}
+
+function exhausted({ state, pool, request }: Ask): OverlayError {
+  const holders: Holder[] = [...heldLeases(state, request.pool, 5), ...state.offersIn(request.pool)];
+  return exhaustedError(
+    pool.spec,
+    holders.slice(0, 5).map((holder) => show(state, toPublic(holder, state.now))),
+  );
+}
+
+const restingWarning = ({ state, pool }: Ask, lease: LeaseRow): string =>
+  quarantineWarning(pool.spec, lease.extents, show(state, toLease(lease, state.now)));

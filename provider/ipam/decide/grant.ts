@@ -1,0 +1,380 @@
+import { isSameTenant, isStackOwner } from "../../owner";
+import {
+  alreadyHeldError,
+  fullnessWarning,
+  planStaleError,
+  promiseBrokenError,
+  promiseBrokenWarning,
+  promiseMovedError,
+  promiseMovedWarning,
+  quotaError,
+} from "../errors";
+import { covers, fits, mergeExtents, sameExtents, subtract, total, zonesOf } from "../extents";
+import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Request } from "../types";
+import { leasesOfRequester, mustBeHoldable, show } from "./access";
+import { change } from "./change";
+import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
+import {
+  endLease,
+  expireOverdue,
+  findPortHolder,
+  isOwnHolder,
+  mustKeepKey,
+  newLeaseId,
+  newUid,
+  openChildPool,
+  putLease,
+  record,
+  takeNames,
+  takePorts,
+} from "./lease";
+import { givesWay, programOf } from "./offers";
+import { type Pool, requirePool } from "./pools";
+import {
+  answers,
+  type Holder,
+  isLive,
+  isOffer,
+  isSameKind,
+  type LeaseRow,
+  type OfferRow,
+  offerKey,
+  offerToLease,
+  omitUndefined,
+  sharingKeyOf,
+  toLease,
+  toPublic,
+  touches,
+} from "./rows";
+import type { State } from "./state";
+
+/**
+ * Offers and claims: which values a request gets, in this order.
+ *
+ *   what the owner holds, if that answers the request
+ *   what its program was shown (the row of this owner and program): exactly that, or an up stops, and a preview warns
+ *   the values that it names, or what the pool chooses (choose.ts)
+ */
+
+export interface OfferRequest extends Request {
+  /** An up stops if what was shown cannot be given; a preview shows another value. */
+  inUp?: boolean;
+}
+
+/** What the owner has, or would get. Writes what is shown, so that an up of the same program gives it. */
+export function offer(state: State, request: OfferRequest): Lease {
+  const pool = requirePool(state, request, false);
+  expireOverdue(state, request.pool);
+  const program = programOf(request);
+  const shown = state.offer(request.owner, program);
+  const ask: Ask = { state, pool, request, isClaim: false, shown };
+  const own = findHeld(ask, false);
+  if (own) return offerHeld(ask, own, shown);
+  const recalled = shown && recall(ask, shown, request.inUp === true);
+  const choice = recalled?.choice ?? choose(ask);
+  takePorts(state, pool.spec, request, choice.extents);
+  const same = shown?.pool === request.pool && sameExtents(shown.extents, choice.extents) ? shown : undefined;
+  const row = buildOffer(ask, choice, program, same);
+  takeNames(state, request, offerToLease(row), false);
+  mustBeHoldable(state, offerToLease(row));
+  state.offers.put(row);
+  mustKeepQuota(ask, row);
+  return withWarnings(ask, offerToLease(row), [...(recalled?.warnings ?? []), ...choice.warnings]);
+}
+
+/** The live lease of the owner that answers the request. With `onPortConflict: anotherAddress`, one whose ports are free. */
+function findHeld({ state, request }: Ask, withFormer: boolean): LeaseRow | undefined {
+  const owners =
+    withFormer && request.formerOwner !== undefined ? [request.owner, request.formerOwner] : [request.owner];
+  const held = owners.flatMap((owner) => leasesOfRequester(state, request.pool, owner));
+  const found = held.filter((lease) => isLive(lease, state.now) && answers(lease, request));
+  const { want, onPortConflict, ports = [] } = request;
+  const mayMove = !want && onPortConflict === "anotherAddress";
+  return found
+    .sort((a, b) => b.createdAt - a.createdAt)
+    .find((lease) => !mayMove || !findPortHolder(state, request, lease.extents, ports, lease.uid));
+}
+
+/** A preview does not change a lease; it checks whether the changes of the request are possible. */
+function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease {
+  const { state, pool, request } = ask;
+  const lease = toLease(own, state.now);
+  const isOther = shown && !request.want && shown.pool === own.pool && !sameExtents(shown.extents, own.extents);
+  if (isOther && (request as OfferRequest).inUp) throw planStaleError(pool.spec, own.extents[0]!, lease, request.owner);
+  takeNames(state, request, lease, false);
+  mustKeepKey(state, pool.spec, own, sharingKeyOf(request));
+  takePorts(state, pool.spec, request, own.extents, own.uid);
+  if (shown) state.offers.delete(offerKey(shown));
+  return withWarnings(ask, lease, []);
+}
+
+/**
+ * What the program of the request was shown. undefined: it answers another request. If its values cannot be given, an up stops, and a preview
+ * gets a warning.
+ */
+function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; warnings: string[] } | undefined {
+  const { state, pool, request } = ask;
+  const { spec } = pool;
+  if (request.want ? !answers(shown, request) : !isSameKind(shown, request)) return undefined;
+  const { onPortConflict, ports = [] } = request;
+  if (onPortConflict === "anotherAddress" && findPortHolder(state, request, shown.extents, ports)) return undefined;
+  if (shown.pool !== request.pool) {
+    const lease = offerToLease(shown);
+    if (inUp) throw promiseMovedError(spec, lease);
+    return { warnings: [promiseMovedWarning(spec, lease)] };
+  }
+  const evicted: LeaseRow[] = [];
+  const inWay: Holder[] = [];
+  for (const holder of findBlockers(ask, shown.extents)) {
+    const isExpected = !isOffer(holder) && shown.afterLease.includes(holder.uid);
+    if (isExpected && mayEvict({ ...ask, isClaim: true }, holder)) evicted.push(holder);
+    else inWay.push(holder);
+  }
+  const undecided = inWay.find((holder) => mayBeEnded(ask, shown, holder));
+  if (undecided) throw heldError(spec, ask, shown.extents, undecided, planStaleError);
+  const isGivable =
+    answers(shown, request) && fits(spec, shown) && (shown.byValue || isAssignable(spec, request, shown.extents));
+  const isProtected = shown.expiresAt >= state.now;
+  const rests = state.restingOn(request.pool, shown.extents).some((lease) => !isOwnHolder(state, request, lease));
+  if (isGivable && inWay.length === 0 && (isProtected || !rests)) {
+    const isInactive = evicted.some(({ uid }) => !request.mayEnd?.includes(uid));
+    return {
+      choice: choiceOf(shown.extents, { evicted, reason: isInactive ? "reclaimed" : "handed over" }),
+      warnings: [],
+    };
+  }
+  const lost = offerToLease(shown);
+  const holder = inWay[0] && show(state, toPublic(inWay[0], state.now));
+  if (inUp) throw promiseBrokenError(spec, lost, holder);
+  return { warnings: request.want ? [] : [promiseBrokenWarning(spec, lost, holder)] };
+}
+
+const isAssignable = (spec: PoolSpec, request: Request, extents: Extent[]): boolean =>
+  sharingKeyOf(request) !== undefined ||
+  (spec.autoAssign !== false && spec.allocation !== "external" && covers(zonesOf(spec).automatic, extents));
+
+/** Whether the run is to say if the resource of this lease ends it: the offer was made for when it has. */
+const mayBeEnded = ({ request }: Ask, shown: OfferRow, holder: Holder): boolean =>
+  request.run !== undefined &&
+  !isOffer(holder) &&
+  shown.afterLease.includes(holder.uid) &&
+  !request.mayEnd?.includes(holder.uid) &&
+  !request.stays?.includes(holder.uid);
+
+/** Offers younger than this part of their lifetime are not written again: preview, the preview of up, and up follow each other. */
+const REWRITES_PER_TTL = 60;
+
+function buildOffer(
+  { state, request }: Ask,
+  { extents, evicted }: Choice,
+  program: string,
+  same: OfferRow | undefined,
+): OfferRow {
+  const { now, terms } = state;
+  const {
+    owner,
+    run = "",
+    pool,
+    type,
+    sharingKey,
+    ports,
+    names,
+    tenant,
+    labels,
+    usedBy,
+    data,
+    by,
+    childPool,
+    want,
+  } = request;
+  const lifetime = terms.offerTtl * 1000;
+  const isFresh = same && same.expiresAt >= now && now - same.updatedAt < lifetime / REWRITES_PER_TTL;
+  const at = isFresh ? same.updatedAt : now;
+  return omitUndefined<OfferRow>({
+    ...{
+      owner,
+      program,
+      run,
+      pool,
+      type,
+      extents,
+      byValue: want !== undefined,
+      afterLease: evicted.map(({ uid }) => uid),
+    },
+    ...{ sharingKey, ports, names, tenant, labels, usedBy, data, childPool, by: by ?? terms.actor },
+    uid: same?.uid ?? newUid(owner),
+    createdAt: same?.createdAt ?? now,
+    updatedAt: at,
+    expiresAt: Math.min(at + lifetime, endOfOfferedPool(state, pool)),
+  });
+}
+
+/** An offer in a pool that is only offered ends with that. */
+function endOfOfferedPool(state: State, pool: string): number {
+  const offers = state.pool(pool)?.spec ? [] : state.offersOfPool(pool);
+  return offers.length > 0 ? Math.max(...offers.map(({ expiresAt }) => expiresAt)) : Infinity;
+}
+
+/** Commits a lease, with a new lease id. With `want` exactly these values, or `PLAN_STALE`. */
+export function claim(state: State, request: Request): Lease {
+  const pool = requirePool(state, request, true);
+  expireOverdue(state, request.pool);
+  const owners = request.formerOwner === undefined ? [request.owner] : [request.owner, request.formerOwner];
+  const mine = owners
+    .flatMap((owner) => leasesOfRequester(state, request.pool, owner))
+    .filter((lease) => isLive(lease, state.now));
+  if (request.idempotent && mine[0]) return claimAgain(state, pool.spec, request, mine[0]);
+  const shown = findAnswered(state, request);
+  const ask: Ask = { state, pool, request, isClaim: true, shown };
+  const own = findHeld(ask, true) ?? findResized(request, mine);
+  const keeps = own !== undefined && answers(own, request);
+  if (own) mustKeepKey(state, pool.spec, own, keeps ? sharingKeyOf(request) : undefined);
+  const choice = keeps ? choiceOf(own.extents) : choose(ask);
+  const evicted = [...choice.evicted, ...takePorts(state, pool.spec, request, choice.extents, own?.uid)];
+  for (const lease of evicted) {
+    const current = state.leases.get(lease.uid)!;
+    if (current.endedAt === undefined)
+      endLease(state, current, choice.evicted.includes(lease) ? choice.reason : "handed over", {
+        takenBy: request.owner,
+      });
+  }
+  const before = own && state.leases.get(own.uid)!;
+  const lease = buildLease(ask, choice, before, shown);
+  takeNames(state, request, toLease(lease, state.now), true);
+  putLease(state, pool.stored!, before, lease, choice.isFree && !before);
+  if (request.childPool) openChildPool(state, request.childPool, lease);
+  for (const each of state.offersOf(request.owner))
+    if (each === shown || each.program === programOf(request)) state.offers.delete(offerKey(each));
+  record(state, before ? "renewed" : "claimed", lease);
+  mustKeepQuota(ask, lease, before !== undefined || shown?.afterLease.length === 0);
+  return withWarnings(ask, toLease(state.leases.get(lease.uid)!, state.now), choice.warnings);
+}
+
+/** The offer that the claim answers: that of its program, or else the newest for these values. */
+function findAnswered(state: State, request: Request): OfferRow | undefined {
+  const rows = state.offersOf(request.owner).filter((row) => answers(row, request) && isOwnHolder(state, request, row));
+  const own = rows.find((row) => row.program === programOf(request));
+  return own ?? (request.want ? rows.sort((a, b) => b.updatedAt - a.updatedAt)[0] : undefined);
+}
+
+/** The block of the owner that gets other bounds. */
+const findResized = ({ want = [] }: Request, mine: LeaseRow[]): LeaseRow | undefined =>
+  mine.find((lease) => want.some(({ first, last }) => first !== last) && touches(lease.extents, want));
+
+/** The answer to a claim that is repeated: the lease of the first one, if it still answers the request. */
+function claimAgain(state: State, spec: PoolSpec, request: Request, held: LeaseRow): Lease {
+  const { want = [], ttl, usedBy, labels } = request;
+  const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
+  const isInUse = held.state === "used" && held.usedBy !== usedBy;
+  const lease = toLease(held, state.now);
+  if (!isAskedFor || isInUse || !isSameTenant(held.tenant, request.tenant)) throw alreadyHeldError(spec, lease);
+  if (held.state === "used") return lease;
+  const use = usedBy === undefined ? {} : ({ state: "used", usedBy } as const);
+  return change(state, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
+}
+
+function buildLease(
+  { state, request }: Ask,
+  { extents }: Choice,
+  before: LeaseRow | undefined,
+  shown: OfferRow | undefined,
+): LeaseRow {
+  const { now, terms } = state;
+  const { pool, owner, type, tenant, labels, data, sharingKey, ports, ttl, childPool } = request;
+  const isUsed = before?.state === "used";
+  const usedBy = request.usedBy ?? (isUsed ? before.usedBy : undefined);
+  const used = isUsed || usedBy !== undefined;
+  const users = isUsed ? (before.names ?? []).filter((name) => name.startsWith("user/")) : [];
+  const names = [...new Set([...(request.names ?? []), ...users])];
+  const uid = before?.uid ?? shown?.uid ?? newUid(owner);
+  return omitUndefined<LeaseRow>({
+    ...{
+      uid,
+      leaseId: newLeaseId(uid),
+      pool,
+      owner,
+      type,
+      extents,
+      tenant,
+      labels,
+      data,
+      sharingKey,
+      ports,
+      usedBy,
+      ttl,
+    },
+    state: used ? "used" : "reserved",
+    names: names.length > 0 ? names : undefined,
+    childPool: childPool?.name ?? before?.childPool,
+    by: request.by ?? terms.actor,
+    createdAt: before?.createdAt ?? now,
+    updatedAt: now,
+    lastSeen: now,
+    expiresAt: used || ttl === undefined ? undefined : now + ttl * 1000,
+  });
+}
+
+/**
+ * Rejects a lease or an offer that was just put if the pool now exceeds its quota. Offers count, so that preview finds it; leases that end
+ * before an offer is claimed do not. `wasCounted`: the offer that the claim answers, or the lease that it renews, has counted it.
+ */
+export function mustKeepQuota({ state, pool, request, isClaim }: Ask, put: Holder, wasCounted = false): void {
+  const { spec } = pool;
+  if (!spec.quota) return;
+  const counted = state.offersIn(spec.name).filter((row) => {
+    if (row === put) return true;
+    const isOther = !isOwnHolder(state, request, row) && !givesWay(state, row, request);
+    return isOther && !(isClaim && wasCounted) && fits(spec, row);
+  });
+  const owners = isClaim
+    ? []
+    : [...new Set([...counted.map(({ owner }) => owner), ...(request.formerOwner ? [request.formerOwner] : [])])];
+  const moving = owners
+    .flatMap((owner) => state.leasesOf(spec.name, owner))
+    .filter((lease) => isLive(lease, state.now));
+  const offered = mergeExtents(counted.flatMap(({ extents }) => extents));
+  const staying =
+    offered.length > 0 ? state.holdersOf(spec.name, offered).filter((lease) => !moving.includes(lease)) : [];
+  const { reserved, used, held } = state.pool(spec.name) ?? { reserved: 0, used: 0, held: 0n };
+  const leases = reserved + used - moving.length + counted.length;
+  const gone = moving.reduce((sum, lease) => sum + state.countOwn(lease), 0n);
+  const values =
+    held -
+    gone +
+    total(
+      subtract(
+        offered,
+        staying.flatMap(({ extents }) => extents),
+      ),
+    );
+  if (!isWithinQuota(spec, leases, values)) throw quotaError(spec, { leases, values });
+}
+
+/** Warns of a pool that is nearly full. Offers count, so that a preview sees its own requests. */
+function withWarnings({ state, pool }: Ask, lease: Lease, warnings: string[]): Lease {
+  const warning =
+    pool.spec.warnAtPercent === undefined ? undefined : fullnessWarning(pool.spec, countHeld(state, pool));
+  const all = [...warnings, ...(warning ? [warning] : [])];
+  return all.length > 0 ? { ...lease, warnings: all } : lease;
+}
+
+/** Values that are held or offered. */
+export function countHeld(state: State, { spec }: Pick<Pool, "spec">): bigint {
+  const offers = state.offersIn(spec.name);
+  const offered = mergeExtents(offers.flatMap(({ extents }) => extents));
+  const mayBeHeld = offers.some((row) => row.afterLease.length > 0 || row.sharingKey !== undefined);
+  const held = mayBeHeld ? state.holdersOf(spec.name, offered).flatMap(({ extents }) => extents) : [];
+  return (state.pool(spec.name)?.held ?? 0n) + total(subtract(offered, held));
+}
+
+/** After a preview that can show no value: what the program was shown before is no promise any more. */
+export function withdraw(state: State, owner: string, program: string): void {
+  state.offer(owner, program);
+  state.offers.delete(offerKey({ owner, program }));
+}
+
+/** The owner's offers in all programs but this one are no promise after its lease was released: the state shows what the resource held. */
+export function forgetOffers(state: State, owner: string, program: string | undefined): void {
+  if (!isStackOwner(owner)) return;
+  for (const row of state.offersOf(owner)) if (row.program !== program) state.offers.delete(offerKey(row));
+}

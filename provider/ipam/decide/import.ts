@@ -1,0 +1,142 @@
+import { isOverlayError, OverlayError } from "../../errors";
+import { formatExtents, nameTakenError, outsideError, takenError } from "../errors";
+import { fits, sameExtents } from "../extents";
+import type { ExistingLease, ImportResult, Lease, MissingPool, PoolSpec, Request } from "../types";
+import { mayChange, mustBeChangeable, show } from "./access";
+import { change } from "./change";
+import { endLease, newLeaseId, newUid, openChildPool, putLease, record, takeNames, takePorts } from "./lease";
+import { mustBeOfTenant, requirePool } from "./pools";
+import {
+  isLive,
+  isOverdue,
+  isOwned,
+  type LeaseRow,
+  offerKey,
+  offerToLease,
+  omitUndefined,
+  sharingKeyOf,
+  toLease,
+  touches,
+} from "./rows";
+import type { State } from "./state";
+
+/**
+ * Adds leases that exist outside the store: from Pulumi's state after a loss, or from a list of addresses in use. Their values are given,
+ * quotas do not apply, and offers and quarantined leases on them give way. A conflict with a live lease stops the whole import, and so does a
+ * lease that the user may not have.
+ */
+export function importLeases(state: State, leases: ExistingLease[], missing: MissingPool[] = []): ImportResult {
+  const start = state.mark;
+  const result: ImportResult = { added: [], unchanged: [], conflicts: [] };
+  for (const { pool, leaseId, childPool } of missing) change(state, pool, leaseId, { childPool });
+  for (const existing of leases) {
+    const mark = state.mark;
+    try {
+      const same = findMatching(state, existing);
+      if (same) result.unchanged.push(toLease(same, state.now));
+      else result.added.push(importLease(state, existing));
+    } catch (error) {
+      if (!isOverlayError(error) || error.code === "ACCESS_DENIED") throw error;
+      state.rollBack(mark);
+      result.conflicts.push({ lease: existing, error });
+    }
+  }
+  if (result.conflicts.length > 0) state.rollBack(start);
+  return result;
+}
+
+/** The same lease in the store; rejects if the store has it with other values. */
+function findMatching(state: State, { pool, owner, want, identity }: ExistingLease): LeaseRow | undefined {
+  const known = identity && state.lease(identity.uid);
+  const candidates = identity
+    ? known
+      ? [known]
+      : []
+    : state
+        .leasesOf(pool, owner)
+        .filter((lease) => sameExtents(lease.extents, want) && mayChange(state, toLease(lease, state.now)));
+  const held = candidates.find((lease) => isLive(lease, state.now));
+  const lease = held ?? known;
+  if (!lease || !identity) return held;
+  mustBeChangeable(state, lease);
+  if (held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, want))
+    return lease;
+  const { spec } = requirePool(state, { pool, owner, type: "" }, true);
+  throw new OverlayError(
+    "STORE_CONFLICT",
+    `The store has lease ${lease.leaseId} of ${lease.owner} on ${formatExtents(spec.kind, lease.extents)} (${toLease(lease, state.now).state}); here it is ${identity.leaseId} of ${owner} on ${formatExtents(spec.kind, want)}.`,
+    "The store knows something newer: export the stack again.",
+  );
+}
+
+function importLease(state: State, existing: ExistingLease): Lease {
+  const found = requirePool(
+    state,
+    { ...existing, tenant: existing.tenant ?? specTenant(state, existing.pool)! } as Request,
+    true,
+  );
+  const { spec } = found;
+  const tenant = existing.tenant ?? spec.tenant;
+  mustBeOfTenant(spec, tenant);
+  const request = { ...existing, ...(tenant && { tenant }) } as Request & ExistingLease;
+  makeRoom(state, spec, request);
+  const lease = toRow(state, request);
+  takePorts(state, spec, request, existing.want);
+  endOfferedNames(state, request);
+  takeNames(state, request, toLease(lease, state.now), true);
+  putLease(state, spec, undefined, lease);
+  if (existing.childPool) openChildPool(state, existing.childPool, lease);
+  record(state, "imported", lease);
+  return toLease(lease, state.now);
+}
+
+const specTenant = (state: State, pool: string) => state.pool(pool)?.spec?.tenant;
+
+/** Ends what is in the way and not held: overdue leases, and offers. Those of strangers stay. */
+function makeRoom(state: State, spec: PoolSpec, { pool, want = [], sharingKey, tenant, owner }: Request): void {
+  const key = sharingKeyOf({ ...(sharingKey !== undefined && { sharingKey }), ...(tenant && { tenant }) });
+  const shares = (other: LeaseRow) =>
+    key !== undefined && sharingKeyOf(other) === key && sameExtents(other.extents, want);
+  for (const extent of want) if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
+  for (const holder of state.holdersOf(pool, want)) {
+    if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
+    else if (!shares(holder)) throw takenError(spec, want[0]!, show(state, toLease(holder, state.now)), owner);
+  }
+  for (const offer of state.offersIn(pool)) {
+    if (!touches(offer.extents, want)) continue;
+    const lease = offerToLease(offer);
+    if (!mayChange(state, lease)) throw takenError(spec, want[0]!, show(state, lease), owner);
+    state.offers.delete(offerKey(offer));
+  }
+}
+
+/** Ends offers with a name of the lease, or with its child pool. */
+function endOfferedNames(state: State, { names = [], childPool, owner, formerOwner }: Request): void {
+  const found = [
+    ...names.flatMap((name) => state.offersNamed(name)),
+    ...(childPool ? state.offersOfPool(childPool.name) : []),
+  ];
+  for (const offer of found) {
+    if (isOwned(offer, { owner, ...(formerOwner !== undefined && { formerOwner }) })) continue;
+    const lease = offerToLease(offer);
+    if (!mayChange(state, lease)) throw nameTakenError(names[0] ?? childPool!.name, show(state, lease));
+    state.offers.delete(offerKey(offer));
+  }
+}
+
+function toRow(state: State, existing: ExistingLease): LeaseRow {
+  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports, names, childPool } =
+    existing;
+  const uid = identity?.uid ?? newUid(owner);
+  return omitUndefined<LeaseRow>({
+    ...{ pool, owner, type, extents: want, uid, tenant, labels, usedBy, data, sharingKey, ports },
+    by: by ?? state.terms.actor,
+    leaseId: identity?.leaseId ?? newLeaseId(uid),
+    state: existing.state ?? (usedBy === undefined ? "reserved" : "used"),
+    names: names && names.length > 0 ? names : undefined,
+    childPool: childPool?.name,
+    createdAt: state.now,
+    updatedAt: state.now,
+    lastSeen: state.now,
+  });
+}

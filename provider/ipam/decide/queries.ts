@@ -1,0 +1,189 @@
+import { MAX_IP } from "../../addressing/ip";
+import { fullnessWarning } from "../errors";
+import { capacityOf, freeIn, intersect, positionOf, single, zonesOf } from "../extents";
+import type { By, Extent, Lease, LeaseFilter, PoolPage, PoolSpec, Usage } from "../types";
+import { findCurrent } from "./change";
+import { countHeld } from "./grant";
+import { expireOverdue } from "./lease";
+import { newPoolRow, specOf } from "./pools";
+import { isLive, type LeaseRow, offerToLease, toLease } from "./rows";
+import type { State } from "./state";
+
+/** Reads. They do not return leases that have expired, even if those are still in the store: a read ends them in its state, which is not stored. */
+
+const EVERY = 1_000_000;
+
+export function find(state: State, pool: string, by: By): Lease | undefined {
+  const { now } = state;
+  if (!specOf(state, pool)) return undefined;
+  if ("leaseId" in by) {
+    const lease = findCurrent(state, pool, by.leaseId);
+    return lease ? toLease(lease, now) : findOffer(state, pool, ({ leaseId }) => leaseId === by.leaseId);
+  }
+  if ("uid" in by) {
+    const lease = state.lease(by.uid);
+    if (lease && lease.pool === pool && isLive(lease, now)) return toLease(lease, now);
+    return findOffer(state, pool, ({ uid }) => uid === by.uid);
+  }
+  const leases =
+    "owner" in by
+      ? state.leasesOf(pool, by.owner)
+      : "name" in by
+        ? [state.leaseNamed(by.name)].filter((lease) => lease !== undefined && lease.pool === pool)
+        : state.holdersOf(pool, [single(by.value)]);
+  const live = (leases as LeaseRow[]).filter((lease) => isLive(lease, now)).sort((a, b) => b.createdAt - a.createdAt);
+  if (live[0]) return toLease(live[0], now);
+  return findOffer(state, pool, ({ owner, names, extents }) =>
+    "owner" in by
+      ? owner === by.owner
+      : "name" in by
+        ? names?.includes(by.name) === true
+        : extents.some(({ first, last }) => first <= by.value && by.value <= last),
+  );
+}
+
+/** The newest offer in the pool that this holds for. */
+function findOffer(state: State, pool: string, isIt: (offer: Lease) => boolean): Lease | undefined {
+  const offers = state.offersIn(pool).sort((a, b) => b.createdAt - a.createdAt);
+  return offers.map(offerToLease).find(isIt);
+}
+
+/** The lease or offer that has this name, in any pool. */
+export function findByName(state: State, name: string): Lease | undefined {
+  const lease = state.leaseNamed(name);
+  if (lease && isLive(lease, state.now)) return toLease(lease, state.now);
+  const [offer] = state.offersNamed(name).sort((a, b) => b.createdAt - a.createdAt);
+  return offer && offerToLease(offer);
+}
+
+/** What this program was shown for the owner, also if that has expired. */
+export function findOfferOf(state: State, owner: string, program: string): Lease | undefined {
+  const offer = state.offer(owner, program);
+  return offer && offerToLease(offer);
+}
+
+/** How the lease with this uid ended. */
+export function findEnded(state: State, pool: string, uid: string): Lease | undefined {
+  const lease = state.lease(uid);
+  if (lease?.pool !== pool || isLive(lease, state.now)) return undefined;
+  const freeAt = (lease.endedAt ?? lease.expiresAt!) + state.terms.quarantine * 1000;
+  const rests = lease.endedAt === undefined ? { resting: lease.extents, freeAt } : {};
+  return toLease({ ...lease, ...rests }, state.now);
+}
+
+/** Leases, offers included, in the order of their values. Those that share a value are returned together, even past the limit. */
+export function listLeases(
+  state: State,
+  pool: string,
+  { owner, after = -1n, limit = Infinity }: LeaseFilter = {},
+): Lease[] {
+  if (!specOf(state, pool)) return [];
+  expireAll(state, pool);
+  const offers = state.offersIn(pool).filter(({ afterLease }) => afterLease.every((uid) => !isHeld(state, uid)));
+  const leases = owner === undefined ? state.page(pool, after, Math.min(limit, EVERY)) : state.leasesOf(pool, owner);
+  const listed = leases
+    .filter(({ endedAt, resting }) => endedAt === undefined || resting)
+    .map((row) => toLease(row, state.now));
+  const offered = offers.filter((row) => owner === undefined || row.owner === owner).map(offerToLease);
+  const taken = offered.flatMap(({ extents }) => extents);
+  const isHidden = ({ state: has, extents }: Lease) => has === "quarantined" && intersect(extents, taken).length > 0;
+  const all = [...listed.filter((lease) => !isHidden(lease)), ...offered]
+    .filter((lease) => owner !== undefined || positionOf(lease) > after)
+    .sort((a, b) => (positionOf(a) < positionOf(b) ? -1 : positionOf(a) > positionOf(b) ? 1 : 0));
+  if (all.length <= limit) return all;
+  const last = positionOf(all[limit - 1]!);
+  return all.filter((lease) => positionOf(lease) <= last);
+}
+
+function isHeld(state: State, uid: string): boolean {
+  const lease = state.lease(uid);
+  return lease !== undefined && isLive(lease, state.now);
+}
+
+/** Ends what is overdue in the state of a read. */
+function expireAll(state: State, pool: string): void {
+  while (expireOverdue(state, pool, EVERY));
+}
+
+export function listPools(state: State, prefix = "", { after = "", limit = Infinity }: PoolPage = {}): PoolSpec[] {
+  const stored = state.poolsFrom(prefix, after, Math.min(limit, EVERY)).flatMap(({ spec }) => spec ?? []);
+  const offered = state
+    .offersWithPool(prefix)
+    .flatMap(({ childPool }) => childPool ?? [])
+    .filter(({ name }) => name > after && !state.hasSpec(name));
+  const byName = new Map([...offered, ...stored].map((spec) => [spec.name, spec]));
+  return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1)).slice(0, limit);
+}
+
+/** What the pool can give to a request without values, in order; not what is quarantined or offered. */
+export function listFree(
+  state: State,
+  pool: string,
+  { within = ALL, limit = Infinity }: { within?: Extent; limit?: number } = {},
+): Extent[] {
+  const spec = specOf(state, pool);
+  if (!spec) return [];
+  expireAll(state, pool);
+  const offered = state.offersIn(pool).flatMap(({ extents }) => extents);
+  const free = state.pool(pool)?.spec ? state.space(pool)("a").from(within.first) : zonesOf(spec).automatic;
+  const found: Extent[] = [];
+  for (const range of free) {
+    if (range.first > within.last || found.length >= limit) break;
+    found.push(...freeIn(spec, intersect([range], [within]), offered));
+  }
+  return found.slice(0, limit);
+}
+
+const ALL: Extent = { first: 0n, last: MAX_IP };
+
+export function usage(state: State, pool: string): Usage | undefined {
+  const spec = specOf(state, pool);
+  if (!spec) return undefined;
+  expireAll(state, pool);
+  const { reserved, used, resting } = state.pool(pool) ?? newPoolRow(pool);
+  const offers = state.offersIn(pool);
+  const held = countHeld(state, { spec });
+  const warning = fullnessWarning(spec, held);
+  const hidden =
+    offers.length > 0
+      ? countHidden(
+          state,
+          pool,
+          offers.flatMap(({ extents }) => extents),
+        )
+      : 0;
+  const counts = { held, offered: offers.length, reserved, used, quarantined: resting - hidden };
+  return { capacity: capacityOf(spec), ...counts, ...(warning && { warning }) };
+}
+
+/** Leases in quarantine whose values are offered count as offers. */
+const countHidden = (state: State, pool: string, offered: Extent[]): number => state.restingOn(pool, offered).length;
+
+export function usages(state: State, prefix: string): Map<string, Usage> {
+  const specs = listPools(state, prefix);
+  const active = state.activePools(prefix);
+  return new Map(
+    specs.map((spec) => [spec.name, active.has(spec.name) ? usage(state, spec.name)! : plainUsage(state, spec)]),
+  );
+}
+
+/** The usage of a pool whose counters are all of the truth. */
+function plainUsage(state: State, spec: PoolSpec): Usage {
+  const { held, reserved, used } = state.pool(spec.name) ?? newPoolRow(spec.name);
+  const warning = fullnessWarning(spec, held);
+  return { capacity: capacityOf(spec), held, offered: 0, reserved, used, quarantined: 0, ...(warning && { warning }) };
+}
+
+/** A pool and the child pools of its leases, which end with it, and the live leases in each. */
+export function poolsEndingWith(state: State, root: string): { spec: PoolSpec; held: Lease[] }[] {
+  const found: { spec: PoolSpec; held: Lease[] }[] = [];
+  for (const names = [root]; names.length > 0; ) {
+    const name = names.shift()!;
+    const spec = state.pool(name)?.spec;
+    if (!spec) continue;
+    const held = listLeases(state, name).filter(({ state: has }) => has === "reserved" || has === "used");
+    found.push({ spec, held });
+    names.push(...held.flatMap(({ childPool }) => childPool ?? []));
+  }
+  return found;
+}

@@ -1,0 +1,231 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { OverlayError } from "../../errors";
+import { isMissing, State, type Terms } from "../decide/state";
+import {
+  type Awaitable,
+  type Commit,
+  Conflict,
+  type Engine,
+  type Head,
+  type Query,
+  type Rows,
+  StoreUnavailable,
+  type Transaction,
+} from "./store";
+
+/** One request of a batch: what it concerns, and the decision about it. */
+export interface Work<T = unknown> {
+  /** Pools to lock. */
+  locks: string[];
+  /** Rows to load at once. A decision that needs others gets them, too, with another round trip. */
+  queries: Query[];
+  terms: Terms;
+  decide(state: State, head: Head): T;
+}
+
+export type Outcome = { value: unknown } | { error: unknown };
+
+export interface Decided {
+  outcomes: Outcome[];
+  /** undefined: nothing was written. */
+  commit?: Commit;
+}
+
+/** Checked in every transaction before anything is decided. */
+export interface Guard {
+  queries(): Query[];
+  check(transaction: Transaction, isWrite: boolean): void;
+  /** After each commit. */
+  onCommit(head: Head, commit: Commit): void;
+  /** Before an attempt is made again. */
+  onConflict?(): void;
+}
+
+/** How long a transaction is tried. */
+const PATIENCE_MS = 30_000;
+
+/**
+ * Runs decisions in one transaction: locks and loads, decides, applies. A decision that throws is taken back alone. One that needs more locks or
+ * rows is made again with them, and so are all others of the batch.
+ */
+export async function transact(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
+  const deadline = Date.now() + PATIENCE_MS;
+  const locks = new Set(batch.flatMap((work) => work.locks));
+  for (let conflicts = 0; ; ) {
+    try {
+      const decided = await attempt(engine, batch, guard, locks);
+      if (decided !== "more locks") return decided;
+    } catch (error) {
+      if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
+        throw explain(engine, error);
+      guard.onConflict?.();
+      conflicts++;
+      await sleep(Math.random() * Math.min(2 ** conflicts, error instanceof Conflict ? 50 : 500));
+    }
+  }
+}
+
+const explain = ({ place }: Engine, error: unknown): unknown => {
+  if (error instanceof StoreUnavailable) return error.cause;
+  if (!(error instanceof Conflict)) return error;
+  const what = `Other processes kept ${place} busy for ${PATIENCE_MS / 1000} s.`;
+  return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see what has it open.", error);
+};
+
+/** One attempt. A local engine answers at once: then nothing else of this process runs between `begin` and `commit`. */
+function attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>): Awaitable<Decided | "more locks"> {
+  const queries = distinct([...guard.queries(), ...batch.flatMap((work) => work.queries)]);
+  const begun = engine.begin(queries, [...locks].sort());
+  return begun instanceof Promise
+    ? begun.then((tx) => decideOnServer(tx, queries, batch, guard, locks))
+    : decideHere(begun, queries, batch, guard);
+}
+
+function decideHere(tx: Transaction, queries: Query[], batch: Work[], guard: Guard): Decided {
+  try {
+    guard.check(tx, true);
+    const state = new State(tx.now, "all", (query) => now(tx.load([query])));
+    state.absorb(queries, tx.rows);
+    const outcomes = decideAll(state, tx.head, batch);
+    const changes = changesOf(state);
+    if (!changes) {
+      now(tx.rollBack());
+      return { outcomes };
+    }
+    const commit = now(tx.commit(changes));
+    guard.onCommit(tx.head, commit);
+    return { outcomes, commit };
+  } catch (error) {
+    now(tx.rollBack());
+    throw error;
+  }
+}
+
+const now = <T>(value: Awaitable<T>): T => value as T;
+
+async function decideOnServer(
+  tx: Transaction,
+  queries: Query[],
+  batch: Work[],
+  guard: Guard,
+  locks: Set<string>,
+): Promise<Decided | "more locks"> {
+  try {
+    guard.check(tx, true);
+    const state = new State(tx.now, locks);
+    state.absorb(queries, tx.rows);
+    for (;;) {
+      const outcomes = decideAll(state, tx.head, batch);
+      if (state.missingLocks.length > 0) {
+        for (const name of state.missingLocks) locks.add(name);
+        await tx.rollBack();
+        return "more locks";
+      }
+      const missing = distinct(state.missing.splice(0));
+      if (missing.length === 0) {
+        const changes = changesOf(state);
+        if (!changes) {
+          await tx.rollBack();
+          return { outcomes };
+        }
+        const commit = await tx.commit(changes);
+        guard.onCommit(tx.head, commit);
+        return { outcomes, commit };
+      }
+      state.rollBack(0);
+      state.absorb(missing, await tx.load(missing));
+    }
+  } catch (error) {
+    await tx.rollBack();
+    throw error;
+  }
+}
+
+function decideAll(state: State, head: Head, batch: Work[]): Outcome[] {
+  return batch.map((work): Outcome => {
+    state.terms = work.terms;
+    const mark = state.mark;
+    try {
+      return { value: work.decide(state, head) };
+    } catch (error) {
+      state.rollBack(mark);
+      return { error };
+    }
+  });
+}
+
+function changesOf(state: State) {
+  const changes = state.changes();
+  const { pools, leases, offers, documents, free, events } = changes;
+  const rows = [pools, leases, offers, documents, free].some(({ put, deleted }) => put.length + deleted.length > 0);
+  return rows || free.cleared.length > 0 || events.length > 0 || changes.head ? changes : undefined;
+}
+
+type Answer<T> = (state: State, head: Head, rows: Rows) => T;
+
+/** Reads rows of one moment and answers from them; nothing is locked or written. */
+export async function view<T>(
+  engine: Engine,
+  queries: Query[],
+  terms: Terms,
+  guard: Guard,
+  answer: Answer<T>,
+): Promise<T> {
+  const deadline = Date.now() + PATIENCE_MS;
+  for (let pause = 2; ; pause = Math.min(2 * pause, 500)) {
+    try {
+      return await viewOnce(engine, queries, terms, guard, answer);
+    } catch (error) {
+      if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
+        throw explain(engine, error);
+      guard.onConflict?.();
+      await sleep(Math.random() * pause);
+    }
+  }
+}
+
+function viewOnce<T>(engine: Engine, given: Query[], terms: Terms, guard: Guard, answer: Answer<T>): Awaitable<T> {
+  const queries = distinct([...guard.queries(), ...given]);
+  const begun = engine.begin(queries);
+  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, terms, guard, answer));
+  try {
+    guard.check(begun, false);
+    const state = new State(begun.now, "all", (query) => now(begun.load([query])));
+    state.terms = terms;
+    state.absorb(queries, begun.rows);
+    return answer(state, begun.head, begun.rows);
+  } finally {
+    now(begun.rollBack());
+  }
+}
+
+async function viewOnServer<T>(
+  tx: Transaction,
+  queries: Query[],
+  terms: Terms,
+  guard: Guard,
+  answer: Answer<T>,
+): Promise<T> {
+  try {
+    guard.check(tx, false);
+    const state = new State(tx.now, "all");
+    state.terms = terms;
+    state.absorb(queries, tx.rows);
+    for (;;) {
+      try {
+        return answer(state, tx.head, tx.rows);
+      } catch (error) {
+        if (!isMissing(error)) throw error;
+      }
+      const missing = distinct(state.missing.splice(0));
+      state.rollBack(0);
+      state.absorb(missing, await tx.load(missing));
+    }
+  } finally {
+    await tx.rollBack();
+  }
+}
+
+const distinct = (queries: Query[]): Query[] => [
+  ...new Map(queries.map((query) => [Object.values(query).join(" "), query])).values(),
+];
