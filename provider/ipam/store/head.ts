@@ -1,0 +1,30 @@
+import { type Changes, EPOCH_MS, type Head, KEPT_EPOCHS, KEPT_EVENTS } from "./store";
+
+/** Whether the commit changes the row of the store. */
+export const changesHead = ({ isVersion, events, head, resetEpochs }: Changes): boolean =>
+  isVersion || events.length > 0 || head !== undefined || resetEpochs !== undefined;
+
+/** The row of the store after a commit. */
+export function nextHead(before: Head, { isVersion, nextEpoch, events, head = {} }: Changes, now: number): Head {
+  const isNewEpoch = isVersion && Math.abs(now - before.epochSince) >= EPOCH_MS;
+  return {
+    ...before,
+    ...(isVersion && { version: before.version + 1 }),
+    ...(isNewEpoch && { epoch: nextEpoch, epochSince: now }),
+    lastEvent: before.lastEvent + events.length,
+    at: Math.max(before.at, now),
+    ...head,
+  };
+}
+
+/** One commit in so many deletes the events and epochs that are no longer kept: most need not look for them. */
+const TRIM_EVERY = 500;
+
+export const isTimeToTrim = (): boolean => Math.random() < 1 / TRIM_EVERY;
+
+/** Parameters: the time before which events are deleted. Each looks only at what it deletes, and one row more. */
+export const TRIM_EVENTS = [
+  `DELETE FROM {event} WHERE id <= (SELECT last_event FROM {store}) - ${KEPT_EVENTS}`,
+  "DELETE FROM {event} WHERE id < (SELECT id FROM {event} WHERE at >= ? ORDER BY id LIMIT 1)",
+];
+export const TRIM_EPOCHS = `DELETE FROM {epoch} WHERE first < (SELECT first FROM {epoch} ORDER BY first DESC LIMIT 1 OFFSET ${KEPT_EPOCHS - 1})`;

@@ -1,0 +1,118 @@
+import { closeSync, fdatasyncSync, openSync } from "node:fs";
+import { access, constants, mkdir, open, statfs } from "node:fs/promises";
+import { dirname } from "node:path";
+import { OverlayError } from "../../errors";
+
+/** What we use of `node:sqlite`, and of the package with the same interface. */
+export interface Database {
+  exec(sql: string): void;
+  prepare(sql: string): Statement;
+  close(): void;
+}
+export interface Statement {
+  get(...values: unknown[]): unknown;
+  all(...values: unknown[]): unknown[];
+  run(...values: unknown[]): { changes: number | bigint };
+}
+export type SqliteModule = { DatabaseSync: new (path: string, options: { readOnly: boolean }) => Database };
+
+/** The package first: the same SQLite whatever Node runs it. Node's own, from 22 on, where the package has no binary. */
+export async function loadSqlite(): Promise<SqliteModule> {
+  try {
+    return (await import("@photostructure/sqlite")) as unknown as SqliteModule;
+  } catch (cause) {
+    const builtIn = process.getBuiltinModule?.("node:sqlite" as "node:fs") as unknown as SqliteModule | undefined;
+    if (builtIn) return builtIn;
+    const what = `Node ${process.version} has no SQLite of its own, and the package @photostructure/sqlite is not there.`;
+    const fix = "Use Node 22 or later, or `npm install @photostructure/sqlite`.";
+    throw new OverlayError("STORE_UNAVAILABLE", what, fix, cause);
+  }
+}
+
+/**
+ * Makes the file if it has to. A file that is there but cannot be written still serves previews. It is not opened here: closing
+ * it would drop the locks that this process may already have on it.
+ */
+export async function canWrite(path: string): Promise<boolean> {
+  const can = (mode: number) =>
+    access(path, mode).then(
+      () => true,
+      () => false,
+    );
+  if (await can(constants.F_OK)) return can(constants.W_OK);
+  try {
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    await (await open(path, "wx", 0o600)).close();
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return can(constants.W_OK);
+    throw unavailable(path, error);
+  }
+}
+
+/** File systems whose locks do not hold between machines, by the number that `statfs` gives. */
+const NETWORKS = new Map([
+  [0x6969, "NFS"],
+  [0xff534d42, "CIFS"],
+  [0xfe534d42, "SMB"],
+  [0x517b, "SMB"],
+  [0x564c, "NCP"],
+  [0x5346414f, "AFS"],
+  [0x73757245, "Coda"],
+  [0xc36400, "Ceph"],
+  [0xbd00bd0, "Lustre"],
+  [0x47504653, "GPFS"],
+]);
+
+/** The kernel's number may come as a signed one. */
+export const networkName = (type: number): string | undefined => NETWORKS.get(type >>> 0);
+
+export async function rejectNetworkFileSystem(path: string): Promise<void> {
+  const { type } = await statfs(path).catch((error: unknown) => {
+    throw unavailable(path, error);
+  });
+  const network = networkName(type);
+  if (!network) return;
+  const what = `The pool file ${path} is on ${network}, where locks between machines cannot be trusted.`;
+  throw new OverlayError("STORE_UNAVAILABLE", what, "Keep it on a local disk, or use a postgres:// or etcd:// store.");
+}
+
+/** Before 3.51.3 a write-ahead log can be reset while another process still reads it, and lose what was committed. */
+export function walIsSafe(version: string): boolean {
+  const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
+  return major * 1e6 + minor * 1e3 + patch >= 3_051_003;
+}
+
+/**
+ * The write-ahead log, synced before anything is answered. SQLite can do that itself, but inside the transaction: then each process
+ * waits for the disk writes of all others. Here the lock on the file is released as soon as a commit is written, and one sync covers all
+ * commits written before it. A commit that read an unsynced one is after it in the same file, so a power cut cannot lose what an answer
+ * depends on.
+ */
+export class WriteAheadLog {
+  #file: number | undefined;
+  /** The kernel tells of a failed write once; after that nothing in this log can be trusted to be on disk. */
+  #failed: OverlayError | undefined;
+
+  constructor(private readonly path: string) {}
+
+  sync(): void {
+    if (this.#failed) throw this.#failed;
+    try {
+      this.#file ??= openSync(`${this.path}-wal`, "r+");
+      fdatasyncSync(this.#file);
+    } catch (error) {
+      this.#failed = unavailable(this.path, error);
+      throw this.#failed;
+    }
+  }
+
+  close(): void {
+    if (this.#file !== undefined) closeSync(this.#file);
+  }
+}
+
+export const unavailable = (path: string, cause: unknown): OverlayError => {
+  const what = `The pool file ${path} cannot be used: ${(cause as Error).message}.`;
+  return new OverlayError("STORE_UNAVAILABLE", what, "Check the path, its permissions and the disk.", cause);
+};
