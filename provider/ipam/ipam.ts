@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { change, close, release, touch } from "./decide/change";
+import { fsck } from "./decide/fsck";
 import { claim, type OfferRequest, offer, withdraw } from "./decide/grant";
 import { importLeases } from "./decide/import";
 import { DUE } from "./decide/lease";
@@ -10,6 +11,7 @@ import * as queries from "./decide/queries";
 import { portText, sharingKeyOf } from "./decide/rows";
 import type { State, Terms } from "./decide/state";
 import { ANY, COMPLETE, epochOf, findSeen, type SeenEpoch } from "./identity";
+import type { Ipam } from "./interface";
 import { mustBeOpen } from "./move";
 import type { Observer } from "./observer";
 import { Queue } from "./queue";
@@ -27,6 +29,7 @@ import type {
   ExistingLease,
   ExpectedToken,
   Extent,
+  Finding,
   Grant,
   ImportOptions,
   ImportResult,
@@ -102,7 +105,7 @@ class Core implements Guard {
 }
 
 /** Allocates values to owners, on a store. Errors are OverlayError. */
-export class LocalIpam {
+export class LocalIpam implements Ipam {
   /** The store itself refuses what a user of it may not write. */
   readonly whyNoClaims = undefined;
   readonly webhooks = new StoredWebhooks(this);
@@ -370,6 +373,11 @@ export class LocalIpam {
       return value;
     };
     return (await this.#write([STORE], [{ of: "documents", kind }], work))[0];
+  }
+
+  fsck({ repair = false }: { repair?: boolean } = {}): Promise<Finding[]> {
+    const check = (state: State) => fsck(state, repair);
+    return repair ? this.#write([STORE], [], check).then(([found]) => found) : this.#read([], check);
   }
 
   async end(): Promise<void> {

@@ -1,0 +1,33 @@
+import { isDeepStrictEqual } from "node:util";
+import { overlapsAny } from "./extents";
+import type { Extent, Lease, Port } from "./types";
+
+/**
+ * Ports of resources that one run keeps, with the changes that it plans. A port that one resource releases goes to no other one in the same
+ * run: whether it is free already depends on the order of an up, and preview refuses it. A preview does not store the ports that a change in
+ * place adds, so they are kept here.
+ */
+export class PlannedPorts {
+  readonly #byUid = new Map<string, { before: Lease; planned: Port[] }>();
+
+  /** `before`: the lease as it was when its resource was checked. */
+  plan(before: Lease, planned: Port[]): void {
+    this.#byUid.set(before.uid, { before, planned });
+  }
+
+  /** Another resource with one of these ports on the same values. `except`: owners that are the same resource. */
+  findHolder(
+    { pool, uid, extents }: Lease,
+    ports: Port[],
+    except: (string | undefined)[],
+  ): { holder: Lease; port: Port; extent: Extent } | undefined {
+    for (const { before, planned } of ports.length > 0 ? this.#byUid.values() : []) {
+      if (before.pool !== pool || before.uid === uid || except.includes(before.owner)) continue;
+      const extent = extents.find((each) => overlapsAny(before.extents, each));
+      const held = [...planned, ...(before.ports ?? [])];
+      const port = extent && ports.find((each) => held.some((other) => isDeepStrictEqual(each, other)));
+      if (port) return { holder: before, port, extent };
+    }
+    return undefined;
+  }
+}

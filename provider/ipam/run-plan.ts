@@ -1,0 +1,364 @@
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { isOverlayError, type OverlayError } from "../errors";
+import { isContainerOwner, isSameStack } from "../owner";
+import { SPACES } from "../pool-names";
+import { programOf } from "./decide/offers";
+import { touches } from "./decide/rows";
+import { cannotReplaceError, notDeletedError, portConflictError, takenError } from "./errors";
+import type { SeenEpoch } from "./identity";
+import type { Ipam } from "./interface";
+import { PlannedPorts } from "./planned-ports";
+import {
+  type AmendOptions,
+  type Changes,
+  type Extent,
+  isCommitted,
+  type Json,
+  type Lease,
+  type OfferOptions,
+  type PoolSpec,
+  type Replacement,
+  type Request,
+  type StoreIdentity,
+} from "./types";
+
+export interface RunSettings {
+  /** How long a claim waits for another resource of its stack to release the value. Seconds; default 5. */
+  swapWait?: number | undefined;
+}
+
+/** How long a create waits for the delete of its resource. */
+const LONGEST_DELETE_MS = 120_000;
+
+/** A request of a resource; its child pool may follow from the values that it gets. */
+export type PlannedRequest = Omit<Request, "childPool"> & {
+  childPool?: PoolSpec | ((extents: Extent[]) => PoolSpec);
+};
+
+/**
+ * What one run of Pulumi knows about the resources of its stack. It is kept in this process only. It builds requests: a refusal names the
+ * holder of the values, and if the run knows that this resource gives them up, the request is sent again with its lease in `mayEnd`.
+ */
+export class RunPlan {
+  readonly #id = randomUUID();
+  /** What owners get in this run. */
+  readonly #planned = new Map<string, Extent[]>();
+  /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
+  readonly #releasing = new Set<string>();
+  /** Uids of leases that their owners keep in this run. */
+  readonly #kept = new Set<string>();
+  readonly #ports = new PlannedPorts();
+  /** The data that leases of resources that this run has checked will have, by uid. */
+  readonly #data = new Map<string, Json | undefined>();
+  /** Pools as the program declares them, by name. */
+  readonly #specs = new Map<string, PoolSpec>();
+  /** By name of the pool, and of all child pools of its leases: they end with it. */
+  readonly #replaced = new Map<string, Replacement>();
+  /** Leases whose resources Pulumi deletes before the pool that is replaced, by uid. */
+  readonly #ending = new Map<string, Lease>();
+  /** The check before the first delete. It reads all leases, once for all deletes. */
+  readonly #verified = new Map<Replacement, Promise<unknown>>();
+  /** Offers of this run, by the leases that must end for them. */
+  readonly #waiting = new Map<string, Lease>();
+  /** Offers that are being made. */
+  readonly #offering = new Set<Promise<Lease>>();
+  /** Owners that this run has checked. */
+  readonly #checked = new Set<string>();
+  /** Uids of leases whose resources this run has begun to delete. */
+  readonly #deleting = new Set<string>();
+  /** Ids of leases that this run has claimed. */
+  readonly #claimed = new Set<string>();
+  /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
+  readonly #included: (StoreIdentity & SeenEpoch)[] = [];
+  #program: string | undefined;
+
+  constructor(
+    readonly ipam: Ipam,
+    private readonly settings: RunSettings = {},
+  ) {}
+
+  /** At the start of an up: rejects if this user may only preview. */
+  mustAllowClaims(): void {
+    if (this.ipam.whyNoClaims) throw this.ipam.whyNoClaims;
+  }
+
+  async offer(
+    request: PlannedRequest,
+    { inUp = false, movesAway = () => undefined }: OfferOptions = {},
+  ): Promise<Lease> {
+    this.#notePlan(request, request.want);
+    const offered = this.#offerWithPool(request, inUp, movesAway).then((lease) => this.#accept(request, lease));
+    this.#offering.add(offered);
+    return offered.finally(() => this.#offering.delete(offered));
+  }
+
+  /** The child pool follows from the values: the offer is made first, and then completed with it. */
+  async #offerWithPool({ childPool, ...request }: PlannedRequest, inUp: boolean, movesAway: MovesAway): Promise<Lease> {
+    const spec = this.#specs.get(request.pool);
+    const full = { ...request, ...this.#inRun(request), inUp, ...(spec && { spec }) };
+    if (typeof childPool !== "function")
+      return this.#offerKnowing({ ...full, ...(childPool && { childPool }) }, movesAway);
+    const lease = await this.#offerKnowing(full, movesAway);
+    if (lease.state !== "offered") return lease;
+    return this.#offerKnowing({ ...full, childPool: childPool(lease.extents) }, movesAway);
+  }
+
+  /** Asks until it is known of each holder in the way whether its resource gives the values up. */
+  async #offerKnowing(request: Request & { inUp: boolean }, movesAway: MovesAway): Promise<Lease> {
+    const [mayEnd, stays]: [string[], string[]] = [[], []];
+    for (;;) {
+      try {
+        return await this.ipam.offer({ ...request, mayEnd, stays });
+      } catch (error) {
+        const holder = this.#holderInStack(error, request);
+        if (!holder || [...mayEnd, ...stays].includes(holder.uid)) throw error;
+        const ends = !request.pool.startsWith(SPACES) && this.#mayBeReleased(holder, movesAway);
+        (ends ? mayEnd : stays).push(holder.uid);
+      }
+    }
+  }
+
+  async #accept(request: PlannedRequest, lease: Lease): Promise<Lease> {
+    this.#notePlan(request, lease.extents);
+    this.#data.set(lease.uid, request.data);
+    for (const uid of lease.afterLease ?? []) {
+      if (this.#kept.has(uid)) await this.#refuseWaiting(lease, uid);
+      this.#waiting.set(uid, lease);
+    }
+    if (request.onPortConflict !== "anotherAddress") await this.#refusePlannedPorts(lease, request);
+    return lease;
+  }
+
+  async #refuseWaiting(lease: Lease, uid: string): Promise<void> {
+    await this.withdraw(lease);
+    const [spec, holder] = [await this.ipam.spec(lease.pool), await this.ipam.find(lease.pool, { uid })];
+    if (spec && holder) throw takenError(spec, lease.extents[0]!, holder, lease.owner);
+  }
+
+  /** After a preview that could show no value: what the program was shown before is no promise any more. */
+  withdraw(request: Pick<Request, "owner" | "pool" | "want" | "program">): Promise<void> {
+    return this.ipam.withdraw(request.owner, programOf(request as Request), request.pool);
+  }
+
+  async claim(request: Request): Promise<Lease> {
+    this.#notePlan(request, request.want);
+    const started = Date.now();
+    const mayEnd: string[] = [];
+    for (;;) {
+      try {
+        const lease = await this.ipam.claim({ ...request, ...this.#inRun(request), mayEnd });
+        this.#notePlan(request, lease.extents);
+        this.#data.set(lease.uid, request.data);
+        this.#claimed.add(lease.leaseId);
+        if (lease.childPool !== undefined) this.#finishReplacement(lease.childPool);
+        return lease;
+      } catch (error) {
+        const holder = isOverlayError(error, "PLAN_STALE") ? this.#holderInStack(error, request) : undefined;
+        if (!holder || mayEnd.includes(holder.uid)) throw error;
+        // A lease that is being deleted is at work on hosts, and would be fenced off: it ends by itself.
+        const isDeleting = this.#deleting.has(holder.uid);
+        const wait = isDeleting ? LONGEST_DELETE_MS : (this.settings.swapWait ?? 5) * 1000;
+        if (!isDeleting && this.#isReleasing(holder)) mayEnd.push(holder.uid);
+        else if (Date.now() > started + wait) throw error;
+        else await sleep(100);
+      }
+    }
+  }
+
+  claimAll(requests: Request[]): Promise<Lease[]> {
+    return this.ipam.claimAll(requests);
+  }
+
+  async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
+    if (changes.deleting) this.#deleting.add(leaseId.split(".")[0]!);
+    const lease = options.dryRun && changes.ports?.length ? await this.ipam.find(pool, { leaseId }) : undefined;
+    if (lease) await this.#refusePlannedPorts(lease, changes);
+    return this.ipam.amend(pool, leaseId, changes, options);
+  }
+
+  release(pool: string, leaseId: string, options: Parameters<Ipam["release"]>[2] = {}): Promise<boolean> {
+    return this.ipam.release(pool, leaseId, {
+      ...options,
+      ...(this.#program !== undefined && { program: this.#program }),
+    });
+  }
+
+  /**
+   * Its owner keeps the lease in this run, and it will have this data and these ports. Later requests of the run for its values are refused; if
+   * there was an earlier one, this call rejects.
+   */
+  async markKept(lease: Lease, { data, ports = [] }: Pick<Request, "data" | "ports"> = {}): Promise<void> {
+    this.#notePlan(lease, lease.extents);
+    this.#kept.add(lease.uid);
+    this.#data.set(lease.uid, data);
+    this.#ports.plan(lease, ports);
+    await this.#refuseKeptIn(lease);
+    await Promise.allSettled(this.#offering); // Later ones find that it is kept.
+    const waiting = this.#waiting.get(lease.uid);
+    const spec = waiting && (await this.ipam.spec(lease.pool));
+    if (!spec) return;
+    await this.withdraw({ ...waiting, ...(this.#program !== undefined && { program: this.#program }) });
+    throw takenError(spec, lease.extents[0]!, waiting, lease.owner);
+  }
+
+  /** Whether this run has checked the owner of this lease, so that the program declares it. */
+  isInRun = (lease: Lease): boolean => this.#checked.has(planKey(lease));
+
+  wasClaimedInRun = ({ leaseId }: Lease): boolean => this.#claimed.has(leaseId);
+
+  /** The data that the lease has after this run; undefined if the run has not checked its owner. */
+  plannedData = ({ uid }: Lease): Json | undefined => this.#data.get(uid);
+
+  /** The pool will be this after the run. Offers in it are judged by that. */
+  planSpec(spec: PoolSpec): void {
+    this.#specs.set(spec.name, spec);
+  }
+
+  plannedSpec = (spec: PoolSpec): PoolSpec => this.#specs.get(spec.name) ?? spec;
+
+  // Pools that are replaced. Pulumi first deletes the resources that refer to such a pool, then the pool, then creates it again. The delete of
+  // the pool is refused if other leases are left in it, but by then those resources are deleted: so this is checked earlier.
+
+  /** `POOL_IN_USE` if the pool, or one that ends with it, has leases of other stacks, or leases that are kept. */
+  async planReplacement(replacement: Replacement): Promise<void> {
+    const isOfStack = (holder: Lease) => replacement.owners.some((owner) => isSameStack(owner, holder.owner));
+    const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.#kept.has(lease.uid));
+    for (const { name } of pools) this.#replaced.set(name, replacement);
+  }
+
+  /** Whether the pool is replaced, by itself or with the pool that it is in. */
+  isReplaced = (pool: string): boolean => this.#replaced.has(pool);
+
+  /** The resource of this lease is deleted before its pool is replaced. */
+  markEnding(lease: Lease): void {
+    this.#ending.set(lease.uid, lease);
+  }
+
+  isEnding = ({ uid }: Pick<Lease, "uid">): boolean => this.#ending.has(uid);
+
+  /**
+   * Before a create: waits until such leases of this owner have ended. If a resource has left the pool that is replaced, Pulumi deletes the old
+   * one and creates the new one at the same time. Where the create ends first, Pulumi writes a state with two resources of one name, and refuses
+   * to read it.
+   */
+  async waitUntilEnded(owner: string): Promise<void> {
+    const deadline = Date.now() + LONGEST_DELETE_MS;
+    for (const { pool, uid } of [...this.#ending.values()].filter((lease) => lease.owner === owner)) {
+      for (;;) {
+        const lease = await this.ipam.find(pool, { uid });
+        if (!lease || !isCommitted(lease)) break;
+        if (Date.now() > deadline) throw notDeletedError(lease);
+        await sleep(100);
+      }
+    }
+  }
+
+  /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced, and has leases that do not end before it. */
+  async mustBeReplaceable(pool: string): Promise<void> {
+    const replacement = this.#replaced.get(pool);
+    if (!replacement) return;
+    const verified =
+      this.#verified.get(replacement) ?? this.#mustBeEmpty(replacement, ({ uid }) => this.#ending.has(uid));
+    this.#verified.set(replacement, verified);
+    await verified;
+  }
+
+  async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
+    const pools = await this.ipam.poolsEndingWith(replacement.pool);
+    for (const { spec, held } of pools) {
+      const rest = held.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
+      if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
+    }
+    return pools.map(({ spec }) => spec);
+  }
+
+  async #refuseKeptIn(lease: Lease): Promise<void> {
+    const replacement = this.#replaced.get(lease.pool);
+    const spec = replacement && (await this.ipam.spec(lease.pool));
+    if (spec) throw cannotReplaceError(replacement, spec, [lease]);
+  }
+
+  /** The pool has been created again. */
+  #finishReplacement(pool: string): void {
+    const done = this.#replaced.get(pool);
+    for (const [name, replacement] of this.#replaced) if (replacement === done) this.#replaced.delete(name);
+  }
+
+  // The store
+
+  /** Rejects with `STORE_LOST` unless the store is the one that was `seen`. `recovered`: it was rebuilt since. */
+  async mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }> {
+    const known = this.#included.find(
+      ({ id, epoch, first, last }) =>
+        id === seen.id && epoch === seen.epoch && first <= seen.version && seen.version <= last,
+    );
+    if (known) return known;
+    const found = await this.ipam.findSeen(seen);
+    this.#included.push({ ...seen, ...found });
+    return found;
+  }
+
+  // Swaps
+
+  /** The lease of the same stack that an error names. */
+  #holderInStack(
+    error: unknown,
+    { owner, formerOwner }: Pick<Request, "owner" | "formerOwner">,
+  ): OverlayError["holder"] {
+    const holder = isOverlayError(error) ? error.holder : undefined;
+    return holder && [owner, formerOwner].some((each) => each !== undefined && isSameStack(holder.owner, each))
+      ? holder
+      : undefined;
+  }
+
+  #notePlan(request: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
+    const { program } = request as Request;
+    if (program !== undefined) this.#program = program;
+    for (const owner of [request.owner, request.formerOwner]) {
+      if (owner === undefined) continue;
+      this.#checked.add(planKey({ pool: request.pool, owner }));
+      if (extents) this.#planned.set(planKey({ pool: request.pool, owner }), extents);
+    }
+  }
+
+  #inRun = (request: Pick<Request, "program">) => ({
+    run: this.#id,
+    ...((request.program ?? this.#program) !== undefined && { program: (request.program ?? this.#program)! }),
+  });
+
+  /** Whether an offer may be made for values that this holder has: it gives them up, or that is not known yet. */
+  #mayBeReleased(holder: Holder, movesAway: MovesAway): boolean {
+    if (this.#kept.has(holder.uid)) return false;
+    const planned = this.#planned.get(planKey(holder));
+    if (planned) return !touches(planned, holder.extents);
+    const moves = movesAway(holder as Lease);
+    if (moves) this.#releasing.add(holder.uid);
+    return moves !== false;
+  }
+
+  /** Whether the owner of this lease gets other values in this run. */
+  #isReleasing(holder: Holder): boolean {
+    const planned = this.#planned.get(planKey(holder));
+    return planned ? !touches(planned, holder.extents) : this.#releasing.has(holder.uid);
+  }
+
+  /** Refuses ports that another resource of this run has or gets, unless the request may take them. */
+  async #refusePlannedPorts(
+    lease: Lease,
+    { ports = [], takes, formerOwner }: Pick<Request, "ports" | "takes" | "formerOwner">,
+  ): Promise<void> {
+    const conflict = takes ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
+    const spec = conflict && (await this.ipam.spec(lease.pool));
+    if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
+  }
+}
+
+type Holder = NonNullable<OverlayError["holder"]>;
+
+type MovesAway = NonNullable<OfferOptions["movesAway"]>;
+
+const planKey = ({ pool, owner }: Pick<Request, "pool" | "owner">): string => `${pool}\n${owner}`;
+
+/** Leases that the delete of a runner releases itself. */
+const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
