@@ -93,7 +93,11 @@ export function renderSteps(steps: Step[]): ScriptParts {
   const parts: ScriptParts = { writes: [], saves: [], files: [], shell: [], ip: [], late: [], firewall: new Map() };
   for (const step of steps) {
     const kind = kindOfItem(step.item);
-    requireSafeItem(step.item, kind.quotedFields ?? [], [...(step.otherPrefixes ?? []), ...(step.ports ?? [])]);
+    requireSafeItem(step.item, kind.quotedFields ?? [], [
+      ...(step.otherPrefixes ?? []),
+      ...(step.ports ?? []),
+      ...(step.renamedTo ? [step.renamedTo] : []),
+    ]);
     kind.render(step, parts);
   }
   return parts;
