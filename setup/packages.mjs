@@ -102,9 +102,8 @@ const purposes = {
 export async function ensureNpmPackages() {
   if (npmPackagesAreInstalled()) return;
   say("Installing the npm packages of package-lock.json into node_modules.");
-  // Not `npm ci`: it refuses a lock file that was made where packages for other platforms could not be had.
-  const args = ["install", "--no-save", "--include=dev", "--no-audit", "--no-fund"];
-  await during("npm install", () => run("npm", args, { cwd: root }));
+  const args = ["ci", "--include=dev", "--no-audit", "--no-fund"];
+  await during("npm ci", () => run("npm", args, { cwd: root }));
 }
 
 /** npm notes in node_modules what it has installed, at the very end: an interrupted installation does not pass. */

@@ -32,45 +32,80 @@ import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../serv
 import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../service/schemas/webhooks";
 import type { Effect } from "./retry";
 
-/** The routes of the service. Types of inputs and answers follow from its own schemas. */
+// The routes of the service. Types of inputs and answers follow from its own schemas; `@interface` lists their properties in the reference.
 
+/** @interface */
 export type ReserveInput = Omit<z.input<typeof reserveFields>, "count">;
+/** @interface */
 export type BatchInput = Omit<z.input<typeof reserveFields>, "count" | "container" | "ip" | "port"> & { count: number };
+/** @interface */
 export type ValidateInput = z.input<typeof validateFields>;
+/** @interface */
 export type UseInput = z.input<typeof useFields>;
+/** @interface */
 export type ReleaseInput = z.input<typeof releaseFields>;
+/** @interface */
 export type FreeInput = z.input<typeof freeFields>;
+/** @interface */
 export type SearchInput = z.input<typeof searchFields>;
+/** @interface */
 export type PlaceInput = z.input<typeof placeFields>;
+/** @interface */
 export type AvailableInput = z.input<typeof availableFields>;
+/** @interface */
 export type AddressHistoryInput = z.input<typeof addressHistoryFields>;
+/** @interface */
 export type HistoryInput = z.input<typeof historyFields>;
+/** @interface */
 export type PoolPageInput = z.input<typeof poolPageFields>;
+/** @interface */
 export type CreatePoolInput = z.input<typeof createPoolFields>;
+/** @interface */
 export type ReportInput = z.input<typeof reportFields>;
 
+/** @interface */
 export type EventInput = z.input<typeof eventFields>;
+/** @interface */
 export type WebhookInput = z.input<typeof webhookFields>;
 
+/** @interface */
 export type Lease = z.output<typeof leaseAnswer>;
+/** @interface */
 export type Reservation = z.output<typeof reservationAnswer>;
+/** @interface */
 export type Validation = z.output<typeof validationAnswer>;
+/** @interface */
 export type Release = z.output<typeof releaseAnswer>;
+/** @interface */
 export type LeasePage = z.output<typeof leasePage>;
+/** @interface */
 export type Availability = z.output<typeof availabilityAnswer>["pools"][number];
+/** @interface */
 export type Totals = z.output<typeof totalsAnswer>;
+/** @interface */
 export type AddressStatus = z.output<typeof addressAnswer>;
+/** @interface */
 export type Change = z.output<typeof historyAnswer>["changes"][number];
+/** @interface */
 export type PoolPage = z.output<typeof poolPage>;
+/** @interface */
 export type PoolStatus = z.output<typeof poolStatusAnswer>;
+/** @interface */
 export type RunnerConfig = z.output<typeof configAnswer>;
+/** @interface */
 export type RunnerInfo = z.output<typeof infoAnswer>;
+/** @interface */
 export type Heartbeat = z.output<typeof heartbeatAnswer>;
+/** @interface */
 export type RunnerReport = z.output<typeof reportAnswer>;
+/** @interface */
 export type OverlayEvent = z.output<typeof eventAnswer>;
+/** @interface */
 export type Webhook = z.output<typeof webhooksAnswer>["webhooks"][number];
+/** @interface */
 export type CreatedWebhook = z.output<typeof createdWebhookAnswer>;
 
+/** @internal */
 export interface Route<A> {
   method: "GET" | "POST" | "DELETE";
   /** `:name` stands for an input. */
@@ -102,6 +137,7 @@ const remove = <A>(path: string, answer: z.ZodType<A>): Route<A> => ({
   effect: "once", // a second one finds nothing, or what was made under the same name since
 });
 
+/** @internal */
 export const ROUTES = {
   health: { ...get("", healthAnswer), path: "/healthz" },
   readiness: { ...get("", readinessAnswer), path: "/readyz" },

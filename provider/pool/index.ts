@@ -18,7 +18,7 @@ export type * from "./types";
 export interface OpenSettings extends Settings {
   /** Only for reading: a store that was moved away can be opened, too. */
   allowMoved?: boolean;
-  /** For tests: the time of stores without a clock of their own. */
+  /** For tests: the time of the store. */
   clock?: () => number;
   /** The access token of a service. */
   storeToken?: string | undefined;
@@ -48,9 +48,10 @@ async function openEtcd(rest: string, settings: OpenSettings): Promise<Store> {
   return (await import("./engines/etcd/store.js")).openEtcdStore(`etcd:${rest}`, serverOptions(settings));
 }
 
-const serverOptions = ({ observer }: OpenSettings): ServerStoreOptions => ({
+const serverOptions = ({ clock, observer }: OpenSettings): ServerStoreOptions => ({
   warn: warnOnce,
   onConflict: observer?.conflict,
+  ...(clock && { clock }),
 });
 
 const warnings = new Set<string>();

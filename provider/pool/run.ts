@@ -75,7 +75,7 @@ export class PoolRun implements Pool {
     this.#pools = new PlannedPools(operations, this.#kept, (offer) => this.#isPlanned(offer));
   }
 
-  session(options: { actor: string }): Pool {
+  session(options: { actor: string }): PoolRun {
     return new PoolRun(this.operations.session(options), this.settings);
   }
 

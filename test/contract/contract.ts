@@ -5,7 +5,6 @@ import type { Engine } from "./fixture";
 import { identityContract } from "./identity";
 import { leaseContract } from "./leases";
 import { limitContract } from "./limits";
-import { migrationContract } from "./migration";
 import { nameContract } from "./names";
 import { pickContract } from "./picks";
 import { poolContract } from "./pools";
@@ -13,15 +12,10 @@ import { previewContract } from "./previews";
 import { promiseContract } from "./promises";
 import { resizeContract } from "./resize";
 import { sharingContract } from "./sharing";
-import { storeContract } from "./store";
 import { timeContract } from "./time";
 
 /** What must hold for every engine. Each engine's test calls this function. */
 export function contract(engine: Engine): void {
-  if (!engine.operationsOn) {
-    describe("store", () => storeContract(engine));
-    describe("migration", () => migrationContract(engine));
-  }
   describe("identity", () => identityContract(engine));
   describe("leases", () => leaseContract(engine));
   describe("picks", () => pickContract(engine));

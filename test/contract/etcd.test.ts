@@ -15,6 +15,7 @@ import { parseEtcdUrl } from "../../provider/pool/engines/etcd/url";
 import { Conflict } from "../../provider/pool/engines/server-engine";
 import type { Row, Tx } from "../../provider/pool/storage/store";
 import { contract } from "./contract";
+import { rowContract } from "./rows/contract";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import type { EtcdAdmin } from "./servers/etcd-admin";
@@ -22,6 +23,7 @@ import { FaultyProxy } from "./servers/faulty-proxy";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
+import { urlEngine } from "./url-engine";
 
 vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
 
@@ -46,7 +48,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   };
   const open = async (url: string, options = {}) => stores.add(await openEtcdStore(url, options));
 
-  contract({ name: "etcd", newUrl, open: (url, clock) => open(url, { clock }) });
+  const engine = urlEngine("etcd", newUrl);
+  contract(engine);
+  rowContract({ ...engine, openStore: (url, clock) => open(url, { clock }) });
   const dumpWithoutSecrets = async (url: string): Promise<string> => {
     const { prefix } = parseEtcdUrl(url);
     const { kvs } = await cluster.client.range(rangeUnder(prefix));

@@ -1,42 +1,43 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
-import { createMemoryStore } from "../../provider/pool/engines/memory/store";
-import type { Operations } from "../../provider/pool/operations";
-import { type Settings, StoredPool } from "../../provider/pool/pool";
-import { PoolRun } from "../../provider/pool/run";
-import type { Store } from "../../provider/pool/storage/store";
+import { openPool } from "../../provider/pool";
 import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
-/** An engine under test. */
+/** Settings of a process, in seconds. */
+export interface Terms {
+  offerTtl: number;
+  quarantine: number;
+  swapWait?: number;
+  actor?: string;
+}
+
+/** A pool under test. */
 export interface Engine {
   name: string;
   /** The URL of a new, empty store. */
   newUrl(): string;
-  /** Opens the store, with the time of the given clock. A second open of the same URL is another process on the same store. */
-  open(url: string, clock: () => number): Promise<Store>;
-  /** Of an engine that does not open stores itself: the operations that it does on an opened one. */
-  operationsOn?(store: Store, settings: Settings): Promise<Operations>;
+  /** Opens the store as a process of its own. The time of the store is that of the clock. */
+  open(url: string, terms: Terms, clock: () => number): Promise<Pool>;
   /** Of an engine that takes the user from elsewhere than requests: the name that the history has for it. */
   actorName?(actor: string): string;
 }
 
 /** A memory store is within one process: a second open gets the same one. */
 export function memoryEngine(): Engine {
-  const stores = new Map<string, Store>();
+  const pools = new Map<string, Pool>();
   return {
     name: "memory",
-    newUrl: () => `memory:${stores.size}`,
-    open: async (url, clock) => {
-      const store = stores.get(url) ?? createMemoryStore(clock);
-      stores.set(url, store);
-      return store;
+    newUrl: () => `memory:${pools.size}`,
+    open: async (url, terms, clock) => {
+      const pool = pools.get(url) ?? (await openPool(url, { ...terms, clock }));
+      pools.set(url, pool);
+      return pool;
     },
   };
 }
 
 export interface Fixture {
   pool: Pool;
-  store: Store;
-  /** Another process on the same store. */
+  /** Another run, in another process on the same store. */
   another(settings?: { actor?: string }): Pool;
   /** Seconds. */
   pass(seconds: number): void;
@@ -44,44 +45,18 @@ export interface Fixture {
 
 export const START = Date.UTC(2030, 0, 1);
 
-export async function createFixture(engine: Engine, settings: Partial<Settings> = {}): Promise<Fixture> {
+export async function createFixture(engine: Engine, settings: Partial<Terms> = {}): Promise<Fixture> {
   let now = START;
   const url = engine.newUrl();
-  const [store, second] = [await engine.open(url, () => now), await engine.open(url, () => now)];
-  const terms: Settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings };
-  const pass = (seconds: number) => {
-    now += seconds * 1000;
+  const terms: Terms = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings };
+  const [pool, second] = [await engine.open(url, terms, () => now), await engine.open(url, terms, () => now)];
+  return {
+    pool,
+    another: ({ actor = "other" } = {}) => second.session({ actor }),
+    pass: (seconds) => {
+      now += seconds * 1000;
+    },
   };
-  if (!engine.operationsOn) {
-    const another = (changes = {}) => new StoredPool(second, { ...terms, ...changes });
-    return { store, pool: new StoredPool(store, terms), another, pass };
-  }
-  const [operations, others] = [await engine.operationsOn(store, terms), await engine.operationsOn(second, terms)];
-  const poolOn = (on: Operations) => new ServedPool(on, terms, new StoredPool(store, terms));
-  const another = ({ actor = "other" } = {}) => poolOn(others.session({ actor }));
-  return { store, pool: poolOn(operations), another, pass };
-}
-
-/** A pool whose store has another operator: its administration is done there. */
-class ServedPool extends PoolRun {
-  constructor(
-    operations: Operations,
-    settings: Settings,
-    private readonly operator: Pool,
-  ) {
-    super(operations, settings);
-  }
-
-  override get webhooks() {
-    return this.operator.webhooks;
-  }
-
-  override fsck = (options?: { repair?: boolean }) => this.operator.fsck(options);
-  override adoptIdentity = (...given: Parameters<Pool["adoptIdentity"]>) => this.operator.adoptIdentity(...given);
-  override accessTokens = () => this.operator.accessTokens();
-  override findAccessToken = (id: string) => this.operator.findAccessToken(id);
-  override updateAccessTokens = (...given: Parameters<Pool["updateAccessTokens"]>) =>
-    this.operator.updateAccessTokens(...given);
 }
 
 /** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */
@@ -107,18 +82,29 @@ export async function createPool(
     pool: `space/${full.kind}`,
     owner: `opener of ${full.name}`,
     type: "IPPool",
+    program: PROGRAM,
     want,
     childPool: full,
   });
 }
+
+/** The program of all requests that name none. */
+const PROGRAM = "main";
 
 /** A request in pool/p by this owner. */
 export const by = (owner: string, more: Partial<Request> = {}): Request => ({
   pool: "pool/p",
   owner,
   type: "IPReservation",
+  program: PROGRAM,
   ...more,
 });
+
+/** Requests of one program, which declares the values that they ask for. */
+export const inProgram = (program: string, ...requests: Request[]): Request[] => {
+  const declared = requests.flatMap(({ want = [] }) => want);
+  return requests.map((request) => ({ ...request, program, declared }));
+};
 
 /** A request in pool/p for these values. */
 export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
@@ -148,6 +134,7 @@ export const network = (
   pool: "space/default",
   owner: `network ${name}`,
   type: "OverlayNetwork",
+  program: PROGRAM,
   want: extents(cidr),
   names: [`network/${name}`],
   childPool: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
@@ -158,6 +145,7 @@ export const runner = (net: string, name: string): Request => ({
   pool: `network/${net}`,
   owner: `runner ${name}`,
   type: "RunnerSubnet",
+  program: PROGRAM,
   names: [`runner/${net}/${name}`],
   childPool: {
     name: `runner/${net}/${name}`,
@@ -172,4 +160,5 @@ export const address = (net: string, name: string, owner: string): Request => ({
   pool: `runner/${net}/${name}`,
   owner,
   type: "IPReservation",
+  program: PROGRAM,
 });

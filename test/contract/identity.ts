@@ -1,15 +1,5 @@
 import { expect, test } from "vitest";
-import type { Store, Tx, Write } from "../../provider/pool/storage/store";
-import { snapshot } from "../../provider/pool/storage/transfer";
 import { by, createFixture, createPool, type Engine, extents, requestFor } from "./fixture";
-
-/** Restores exactly these rows, like a backup. */
-async function restore(store: Store, rows: Write[]): Promise<void> {
-  const gone = (await snapshot(store)).map(([key]): Write => [key, null]);
-  await store.transact(async (tx: Tx) => {
-    await tx.write([...gone, ...rows]);
-  });
-}
 
 /** Which store it is, and whether it has lost commits. */
 export function identityContract(engine: Engine): void {
@@ -41,29 +31,6 @@ export function identityContract(engine: Engine): void {
     await another().offer(by("d"));
     expect(pool.versionOf(used)).toEqual({ version: claimed + 2, epoch });
     await another().mustInclude({ id, ...pool.versionOf(used)! });
-  });
-
-  test("a restored backup is refused by a stack that has seen a newer version, also after new commits", async () => {
-    const { store, pool, another, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
-    await pool.identity();
-    const early = await pool.identity();
-    const backup = await snapshot(store);
-    pass(1);
-    const { extents: held } = await pool.claim(by("first stack"));
-    const late = await pool.identity();
-    await another().mustInclude(late);
-    await restore(store, backup);
-    await another().mustInclude(early);
-    await expect(another().mustInclude(late)).rejects.toThrow(
-      new RegExp(`^STORE_LOST: .* is at version ${early.version}, but this stack has seen version ${late.version}: `),
-    );
-    pass(60);
-    for (const owner of ["second stack", "third stack"]) await another().claim(by(owner));
-    expect((await pool.find("pool/p", { owner: "second stack" }))?.extents).toEqual(held);
-    expect((await pool.identity()).version).toBeGreaterThan(late.version);
-    await another().mustInclude(early);
-    await expect(another().mustInclude(late)).rejects.toThrow(/^STORE_LOST: .* others have written to it since\./);
   });
 
   test("a store with another id is refused until the stack's leases are recovered into it", async () => {

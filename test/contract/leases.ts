@@ -1,6 +1,4 @@
 import { expect, test } from "vitest";
-import { closingWrites } from "../../provider/pool/storage/layout";
-import type { Write } from "../../provider/pool/storage/store";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Offers and claims: which values an owner gets and keeps. */
@@ -179,41 +177,6 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
   });
 
-  test("the oldest rows of a long history are deleted, also when its pool is created again", async () => {
-    const { pool, store } = await createFixture(engine);
-    const opener = await createPool(pool, { extents: extents("1-9"), kind: "id" });
-    const event = JSON.stringify({
-      at: 1,
-      what: "claimed",
-      pool: "pool/p",
-      owner: "o",
-      uid: "u",
-      leaseId: "u.1",
-      extents: [],
-    });
-    const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, event];
-    await store.transact(async (tx) => {
-      await tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
-    });
-    const oldest = async () => (await pool.history("pool/p", { limit: 1 })).length;
-    expect(await oldest()).toBe(1);
-    await pool.release("space/id", opener.leaseId);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
-    const lengthNow = () => store.read(async (tx) => (await tx.range("h/pool%2Fp/", "h/pool%2Fp0", 20_000)).length);
-    await pool.claim(by("a"));
-    await pool.claim(by("b"));
-    expect(await lengthNow()).toBe(10_049);
-    await pool.claim(by("c"));
-    expect(await lengthNow()).toBe(10_000);
-    expect(
-      (await pool.history("pool/p", { limit: 20_000 }))
-        .slice(-3)
-        .map(({ owner }) => owner)
-        .sort(),
-    ).toEqual(["a", "b", "c"]);
-    expect(await pool.fsck()).toEqual([]);
-  });
-
   test("leases are listed in the order of their values, page by page", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-99"), kind: "id" });
@@ -232,33 +195,5 @@ export function leaseContract(engine: Engine): void {
     expect(new Set(values).size).toBe(135);
     expect(results.filter(({ status }) => status === "rejected")).toHaveLength(15);
     expect(await pool.fsck()).toEqual([]);
-  });
-
-  test.each<[string, Write[], string]>([
-    [
-      "brought to a newer version",
-      [["v", "99"]],
-      "STORE_VERSION: The store has layout 99; this program knows layouts up to 5.",
-    ],
-    [
-      "moved away",
-      closingWrites({ to: "sqlite:/new.db", version: 2 }),
-      "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
-    ],
-  ])("a store that was %s while it was open rejects writes", async (_what, state, message) => {
-    const { pool, store } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
-    const lease = await pool.claim(by("a"));
-    await store.transact(async (tx) => {
-      await tx.write(state);
-    });
-    const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
-    // A service keeps to itself what only its operator can mend.
-    const shown = engine.operationsOn ? message.split(" ")[0]! : message;
-    for (const result of await Promise.allSettled(writes))
-      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(shown) } });
-    await expect(pool.fsck({ repair: true })).rejects.toThrow(message);
-    expect(await pool.fsck()).toEqual([]);
-    expect(await pool.leases("pool/p")).toEqual([lease]);
   });
 }

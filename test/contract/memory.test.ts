@@ -1,5 +1,10 @@
 import { describe } from "vitest";
 import { contract } from "./contract";
 import { memoryEngine } from "./fixture";
+import { rowContract } from "./rows/contract";
+import { memoryRowEngine } from "./rows/fixture";
 
-describe("memory", () => contract(memoryEngine()));
+describe("memory", () => {
+  contract(memoryEngine());
+  rowContract(memoryRowEngine());
+});

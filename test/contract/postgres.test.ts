@@ -13,12 +13,14 @@ import type { Tx } from "../../provider/pool/storage/store";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { contract } from "./contract";
 import { by, createPool, extents } from "./fixture";
+import { rowContract } from "./rows/contract";
 import { type Authority, newAuthority } from "./servers/certificates";
 import { FaultyProxy } from "./servers/faulty-proxy";
 import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
+import { urlEngine } from "./url-engine";
 
 vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
 
@@ -40,7 +42,9 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     server.url({ schema: `s${schemas++}`, ...(proxy && { port: proxy.ports[0]! }) });
   const open = async (url: string, options = {}) => stores.add(await openPostgresStore(url, options));
 
-  contract({ name: "postgres", newUrl, open: (url, clock) => open(url, { clock }) });
+  const engine = urlEngine("postgres", newUrl);
+  contract(engine);
+  rowContract({ ...engine, openStore: (url, clock) => open(url, { clock }) });
   const dumpWithoutSecrets = async (url: string): Promise<string> => {
     const schema = new URL(url).searchParams.get("schema")!;
     const tables = await server.sql(

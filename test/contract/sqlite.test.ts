@@ -5,12 +5,16 @@ import { afterAll, describe } from "vitest";
 import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
 import { contract } from "./contract";
 import { raceContract } from "./races";
+import { rowContract } from "./rows/contract";
+import { urlEngine } from "./url-engine";
 
 describe("sqlite", () => {
   const folder = mkdtempSync(join(tmpdir(), "overlay-contract-"));
   let files = 0;
   afterAll(() => rmSync(folder, { recursive: true }));
-  const newPath = () => join(folder, `${files++}`, "pool.db");
-  raceContract(() => `sqlite:${newPath()}`);
-  contract({ name: "sqlite", newUrl: newPath, open: (path, clock) => openSqliteStore(path, { clock }) });
+  const newUrl = () => `sqlite:${join(folder, `${files++}`, "pool.db")}`;
+  const engine = urlEngine("sqlite", newUrl);
+  raceContract(newUrl);
+  contract(engine);
+  rowContract({ ...engine, openStore: (url, clock) => openSqliteStore(url.slice("sqlite:".length), { clock }) });
 });

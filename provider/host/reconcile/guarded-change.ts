@@ -4,7 +4,7 @@ import { isChangedLast } from "../../network/kinds";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, itemKey, type Step } from "../../network/model/items";
 import { inspectScript } from "../../network/read/facts";
-import { invertSteps, renderCancelTimer, renderChange, renderStartTimer } from "../../network/render/script";
+import { renderCancelTimer, renderChange, renderRevert, renderStartTimer } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
 
 /** A change, and those of its steps that could cut SSH. */
@@ -34,7 +34,7 @@ export async function applyGuarded(
   const isLast = ({ item }: Step): boolean => isChangedLast(item);
   const now = steps.filter((step) => !isLast(step));
   const id = randomBytes(8).toString("hex");
-  const arm = renderStartTimer({ id, seconds, script: renderChange(invertSteps(now, before), []) });
+  const arm = renderStartTimer({ id, seconds, script: renderRevert(now, before) });
   const made = await requireConfirmation(host, change, seconds, async () => {
     const result = await withTimeout(
       seconds / 4,

@@ -1,6 +1,6 @@
 import { addressBits, familyOf, tryParseIp } from "../../addressing/ip";
 import { creationRank, diffItems, disappearsWith, factsWithout, isPresent, restoresFormerState } from "../kinds";
-import { canChangeInPlace, devicesWithAddress, findOtherPrefixes, formerPeer } from "../kinds/device";
+import { canChangeInPlace, devicesWithAddress, findOtherPrefixes, formerPeer, lacksDefaultFdb } from "../kinds/device";
 import {
   countCopies,
   desiredJumpPosition,
@@ -44,7 +44,7 @@ export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   const lost = new Set(outdated.map(({ name }) => name));
   return [
     ...findItemsToRemove(mine, keep, facts).map((item) => removeStep(item, facts)),
-    ...outdated.map((item): Step => ({ verb: "remove", item })),
+    ...outdated.map((item): Step => ({ verb: "remove", item, ...renamedTo(item, facts) })),
     ...planPutSteps(desiredItems, lost, findAdoptedLinks(desiredStates, facts), facts),
   ];
 }
@@ -54,10 +54,16 @@ const removeStep = (item: Item, facts: Facts): Step => ({
   verb: "remove",
   item,
   copies: countCopies(item, facts),
+  ...renamedTo(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.isRunning && { keepsValue: true }),
   ...(item.kind === "sysctl" && wasForwardingOff(item.key, facts) && { formerValue: "0" }),
   ...(item.kind === "zone" && { zones: observedZones(item, facts) }),
 });
+
+const renamedTo = (item: Item, facts: Facts): Pick<Step, "renamedTo"> => {
+  const name = item.kind === "link" ? facts.links.get(item.name)?.renamedTo : undefined;
+  return name === undefined ? {} : { renamedTo: name };
+};
 
 const wasForwardingOff = (key: string, facts: Facts): boolean =>
   !facts.savedSysctls.has(key) &&
@@ -93,6 +99,8 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
       verb: gone ? "add" : "change",
       item,
       copies: countCopies(item, facts),
+      ...(!gone && renamedTo(item, facts)),
+      ...(!gone && item.kind === "link" && lacksDefaultFdb(item, facts) && { lacksFdb: true }),
       ...(otherPrefixes.length > 0 && { otherPrefixes }),
       ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
       ...(item.kind === "jump" && { position: desiredJumpPosition(item, facts) }),
@@ -100,8 +108,11 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
     };
   });
   const planned = new Set(steps.map(({ item }) => itemKey(item)));
+  // A device that must be down to be renamed loses its routes and IPv6 addresses.
+  const renamed = steps.flatMap(({ item, renamedTo }) => (item.kind === "link" && renamedTo ? [item.name] : []));
+  const without = new Set([...lost, ...renamed]);
   const again = desiredItems.filter(
-    (item) => !planned.has(itemKey(item)) && (disappearsWith(item, lost) || taken.has(itemKey(item))),
+    (item) => !planned.has(itemKey(item)) && (disappearsWith(item, without) || taken.has(itemKey(item))),
   );
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => creationRank(a.item) - creationRank(b.item));

@@ -1,5 +1,5 @@
 import { tryParseIp } from "../../addressing/ip";
-import type { Facts } from "../model/facts";
+import type { Facts, FdbEntry } from "../model/facts";
 import {
   type Address,
   addStep,
@@ -20,7 +20,7 @@ export const linkKind: ItemKind<Link> = {
   isUnique: true,
   toRecord: (item) => item,
   resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, shared: undefined },
-  readFrom: { before: ["ip"], after: ["changed"] },
+  readFrom: { before: ["ip", "fdb"], after: ["changed", "fdb"] },
   readBack: ({ name }) => ({ devices: [name] }),
   compare: compareLink,
   isPresent: isOurLink,
@@ -72,15 +72,35 @@ export const hasLinkType = (type: Link["type"], observed: string): boolean =>
 
 /**
  * Whether the device of this name is the one that we created. The name alone proves nothing, because records survive a reboot and
- * devices do not. It has our MAC, or the VNI and port of the tunnel.
+ * devices do not. A tunnel has our MAC, or its VNI and port; another device our MAC, or what its record has on it: an address, or the
+ * tunnel as a port.
  */
 export function isOurLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
   if (!observed || !hasLinkType(item.type, observed.type)) return false;
   const sameTunnel =
     item.vxlan !== undefined && observed.vxlan?.vni === item.vxlan.vni && observed.vxlan.port === item.vxlan.port;
-  return observed.mac === item.mac || sameTunnel || isMadeByDocker(item, facts);
+  return (
+    observed.mac === item.mac ||
+    sameTunnel ||
+    isMadeByDocker(item, facts) ||
+    (!item.vxlan && carriesItsRecord(item, facts))
+  );
 }
+
+const carriesItsRecord = ({ name }: Link, facts: Facts): boolean =>
+  facts.records.some(
+    ({ items }) =>
+      items.some((item) => item.kind === "link" && item.name === name) &&
+      items.some(
+        (item) =>
+          (item.kind === "address" && item.dev === name && facts.addresses.has(addressKey(item))) ||
+          (item.kind === "link" && item.master === name && isPort(item, facts)),
+      ),
+  );
+
+const isPort = (item: Link, facts: Facts): boolean =>
+  facts.links.get(item.name)?.master === item.master && isOurLink(item, facts);
 
 /** A dockerd that starts before the boot script creates the bridge of our network itself. */
 const isMadeByDocker = ({ name }: Link, { docker, records }: Facts): boolean =>
@@ -94,16 +114,34 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
   if (!hasLinkType(item.type, observed.type))
     return [`type is ${observed.type || "physical"}, should be ${item.type === "anchor" ? "dummy" : item.type}`];
   return [
+    ...mismatch("name", observed.renamedTo ?? item.name, item.name),
     ...mismatch("VNI", observed.vxlan?.vni, item.vxlan?.vni),
     ...mismatch("port", observed.vxlan?.port, item.vxlan?.port),
     ...mismatch("remote", observed.vxlan?.remote, item.vxlan?.remote),
     ...mismatch("local", observed.vxlan?.local, item.vxlan?.local),
     ...mismatch("learning", observed.vxlan?.learning ?? false, false),
+    ...(lacksDefaultFdb(item, facts) ? [`default FDB entry is none, should be dst ${item.vxlan!.remote}`] : []),
     ...mismatch("MTU", observed.mtu, item.mtu),
     ...mismatch("MAC", observed.mac, item.mac),
     ...mismatch("master", observed.master ?? "", item.master),
     ...mismatch("state", observed.up ? "up" : "down", "up"),
   ];
+}
+
+/** The entry of a tunnel for all MACs without one of their own. */
+export const DEFAULT_MAC = "00:00:00:00:00:00";
+
+/** While the peer changes, the kernel changes the default entry with it. */
+export function lacksDefaultFdb({ name, vxlan }: Link, { links }: Facts): boolean {
+  const { fdb, vxlan: observed } = links.get(name) ?? {};
+  if (!vxlan || !fdb || observed?.remote !== vxlan.remote) return false;
+  return !fdb.some(({ mac, destination }) => mac === DEFAULT_MAC && destination === `dst ${vxlan.remote}`);
+}
+
+/** Entries of a tunnel of ours that lead to another host than its peer. The kernel sends a copy to each entry of one MAC. */
+export function findForeignFdb({ name, vxlan }: Link, { links }: Facts): FdbEntry[] {
+  const peers = [vxlan?.remote, links.get(name)?.vxlan?.remote].map((peer) => `dst ${peer}`);
+  return (links.get(name)?.fdb ?? []).filter(({ destination }) => !peers.includes(destination));
 }
 
 /** With another prefix length the kernel would add a route to a whole range as directly connected. */
@@ -144,15 +182,16 @@ export function canChangeInPlace(item: Link, facts: Facts): boolean {
   );
 }
 
-function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts): void {
+function renderLink({ verb, item, ports = [], renamedTo, lacksFdb }: StepOf<Link>, parts: ScriptParts): void {
   const { name, vxlan } = item;
   const anchor = item.type === "anchor";
   if (verb === "remove") {
     // Only a shell can try dummy, then bridge; so an anchor that is created again is removed there, too.
-    if (anchor) parts.shell.push(`ip link del dev ${name}`);
-    else parts.ip.push(`link del dev ${name}`);
+    if (anchor) parts.shell.push(`ip link del dev ${renamedTo ?? name}`);
+    else parts.ip.push(`link del dev ${renamedTo ?? name}`);
     return;
   }
+  if (renamedTo) parts.shell.push(renameLink(renamedTo, name));
   const create = verb === "add";
   // With the MAC from the start: systemd-udevd may set a random one at any time on a device without.
   const mac = item.mac ? ` address ${item.mac}` : "";
@@ -169,6 +208,7 @@ function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts
         ? `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
         : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
     );
+    if (lacksFdb) parts.late.push(`bridge fdb append ${DEFAULT_MAC} dev ${name} dst ${vxlan.remote}`);
   }
   const attributes = [
     item.mac && `address ${item.mac}`,
@@ -179,6 +219,10 @@ function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts
   parts.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
   for (const port of ports) parts.ip.push(`link set dev ${port} master ${name}`);
 }
+
+/** Kernels before 6.2 rename only devices that are down. */
+const renameLink = (from: string, to: string): string =>
+  `{ ip link set dev ${from} name ${to} 2>/dev/null || { ip link set dev ${from} down && ip link set dev ${from} name ${to}; }; }`;
 
 /**
  * Without duplicate address detection: the pool guarantees that the address is unique, and on a device without carrier the

@@ -9,6 +9,7 @@ import {
   type Jump,
   mismatch,
   oppositeStep,
+  type Step,
 } from "../model/items";
 import type { ItemKind, ScriptParts, StepOf } from "./kind";
 
@@ -54,7 +55,7 @@ export const chainKind: ItemKind<Chain> = {
   compare: (item, facts) => (facts.chains.has(chainKey(item, item.chain)) ? [] : undefined),
   render({ verb, item }, parts) {
     const { chain } = item;
-    tableLines(item, parts).push(...(verb === "remove" ? [`-F ${chain}`, `-X ${chain}`] : [`:${chain} - [0:0]`]));
+    tableLines(verb, item, parts).push(...(verb === "remove" ? [`-F ${chain}`, `-X ${chain}`] : [`:${chain} - [0:0]`]));
   },
   bootSteps: (item) => [{ verb: "add", item }],
   invert: (step) => [oppositeStep(step)],
@@ -119,7 +120,7 @@ export function countCopies(item: Item, facts: Facts): number {
 
 function renderRule({ verb, item, copies = 1, position = 1 }: StepOf<RuleOrJump>, parts: ScriptParts): void {
   const [chain, rule] = ruleIn(item);
-  const lines = tableLines(item, parts);
+  const lines = tableLines(verb, item, parts);
   if (verb !== "add") lines.push(...Array<string>(copies).fill(`-D ${chain} ${rule}`));
   if (verb === "remove") return;
   const atEnd = item.kind === "rule" ? !isPassRule(item.rule) : item.atEnd;
@@ -132,10 +133,11 @@ function removeRule(facts: Facts, item: RuleOrJump): void {
   facts.chains.set(chainKey(item, chain), rules);
 }
 
-function tableLines({ family, table }: FirewallItem, { firewall }: ScriptParts): string[] {
+function tableLines(verb: Step["verb"], { family, table }: FirewallItem, parts: ScriptParts): string[] {
+  const tables = verb === "remove" ? parts.removedRules : parts.firewall;
   const key = `${family} ${table}`;
-  if (!firewall.has(key)) firewall.set(key, []);
-  return firewall.get(key)!;
+  if (!tables.has(key)) tables.set(key, []);
+  return tables.get(key)!;
 }
 
 /** Rules in one of our chains, with the chain and the jumps to it; nothing if there are no rules. */

@@ -16,15 +16,15 @@ import { zoneKind } from "./zone";
 export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
   file: fileKind,
   service: serviceKind,
-  sysctl: sysctlKind,
+  chain: chainKind,
+  rule: ruleKind,
+  jump: jumpKind,
   link: linkKind,
   address: addressKind,
   route: routeKind,
   policy: policyKind,
+  sysctl: sysctlKind,
   docker: dockerKind,
-  chain: chainKind,
-  rule: ruleKind,
-  jump: jumpKind,
   zone: zoneKind,
 };
 
@@ -90,10 +90,17 @@ export const toRecordItem = (item: Item): Item => kindOfItem(item).toRecord(item
 export const bootSteps = (item: Item): Step[] => kindOfItem(item).bootSteps(item);
 
 export function renderSteps(steps: Step[]): ScriptParts {
-  const parts: ScriptParts = { writes: [], saves: [], files: [], shell: [], ip: [], late: [], firewall: new Map() };
+  const parts: ScriptParts = {
+    ...{ writes: [], saves: [], files: [], shell: [], ip: [], late: [] },
+    ...{ firewall: new Map(), removedRules: new Map() },
+  };
   for (const step of steps) {
     const kind = kindOfItem(step.item);
-    requireSafeItem(step.item, kind.quotedFields ?? [], [...(step.otherPrefixes ?? []), ...(step.ports ?? [])]);
+    requireSafeItem(step.item, kind.quotedFields ?? [], [
+      ...(step.otherPrefixes ?? []),
+      ...(step.ports ?? []),
+      ...(step.renamedTo ? [step.renamedTo] : []),
+    ]);
     kind.render(step, parts);
   }
   return parts;

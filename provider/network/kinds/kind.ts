@@ -40,7 +40,7 @@ export interface ItemKind<T extends Item> {
   quotedFields?: (keyof T)[];
   /**
    * The steps that restore it at boot; none for what survives a boot by itself. They must not fail on an object that is present, and
-   * render only `saves`, `shell`, `ip` and `firewall`.
+   * render only `saves`, `shell`, `ip`, `late` and `firewall`.
    */
   bootSteps(item: T): Step[];
   /**
@@ -69,21 +69,24 @@ export type StepOf<T extends Item> = Step & { item: T };
 
 /**
  * The commands of a change, by the tool that runs them: each is called once with all its lines where it can be. The parts run in this order,
- * whatever the order of the steps. A boot script has only `saves`, `shell`, `ip` and `firewall`.
+ * whatever the order of the steps, so that no device forwards a packet before its rules are there, or after they are gone. If
+ * `firewall` fails, no later part runs. A boot script has only `saves`, `firewall`, `shell`, `ip` and `late`.
  */
 export interface ScriptParts {
   /** Files that are written before the first change. */
   writes: FileToWrite[];
   /** Former values of settings, saved before the first change. */
   saves: string[];
+  /** Rules that are added or moved, by family and table, in iptables-restore's form. */
+  firewall: Map<string, string[]>;
   /** Units that are enabled, and files that are removed. */
   files: string[];
-  /** Before `ip`: of the devices only anchors are created and removed here. */
+  /** Before `ip`: what is removed before its device, forwarding that is switched off, and of the devices only anchors. */
   shell: string[];
   /** Lines of `ip -batch`, of both families; in one for `ip rule` every range would be taken for one of IPv4. */
   ip: string[];
-  /** Commands of the shell that need the devices. */
+  /** Settings of the kernel, such as forwarding, then Docker networks and zones of firewalld. */
   late: string[];
-  /** By family and table, in iptables-restore's form. */
-  firewall: Map<string, string[]>;
+  /** Rules that are removed; not if a part before it has failed. */
+  removedRules: Map<string, string[]>;
 }

@@ -17,8 +17,11 @@ export const sysctlKind: ItemKind<Sysctl> = {
     return observed === undefined ? undefined : mismatch("value", observed, value);
   },
   render({ verb, item: { key, value }, keepsValue = false, formerValue }, parts) {
-    if (verb !== "remove") parts.saves.push(saveSysctl(key));
-    parts.shell.push(verb === "remove" ? restoreSysctl(key, keepsValue, formerValue) : setSysctl(key, value));
+    if (verb === "remove") parts.shell.push(restoreSysctl(key, keepsValue, formerValue));
+    else {
+      parts.saves.push(saveSysctl(key));
+      parts.late.push(setSysctl(key, value));
+    }
   },
   bootSteps: (item) => [{ verb: "add", item }],
   invert({ item }, before) {

@@ -46,6 +46,18 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+  /** Of a tunnel: where it sends frames. Absent: not read. */
+  fdb?: FdbEntry[];
+  /** Its present name, if a device of ours was renamed: everything else here names it as its record does. */
+  renamedTo?: string;
+}
+
+/** An entry of a tunnel's forwarding database: where it sends frames to a MAC. */
+export interface FdbEntry {
+  /** `00:00:00:00:00:00`: all MACs without an entry of their own. */
+  mac: string;
+  /** As `bridge fdb` takes it: `dst 192.0.2.11`, `dst 192.0.2.11 port 4790 vni 7`, `nhid 3`. */
+  destination: string;
 }
 
 export interface SshPath {
@@ -162,6 +174,8 @@ export type FactsPart =
   | "ip"
   /** After a change: devices of its items, their addresses, our IPv4 routes, and routing rules. On a hub with many devices `ip` instead. */
   | "changed"
+  /** The forwarding databases of tunnels. */
+  | "fdb"
   /** IPv6 routes and routing rules of all programs, before a change. */
   | "routing6"
   /** After a change with IPv6: our IPv6 routes, and routing rules. */

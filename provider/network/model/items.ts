@@ -242,6 +242,10 @@ export interface Step {
   position?: number;
   /** The tunnel's peer before this change, if it had another address. */
   formerPeer?: Vxlan;
+  /** The present name of a device of ours that was renamed. */
+  renamedTo?: string;
+  /** The tunnel has lost its default FDB entry, which the kernel restores only when the peer changes. */
+  lacksFdb?: boolean;
   /** The zones of firewalld that it changes. */
   zones?: ZoneLocation[];
   /** The same address with other prefix lengths, which is removed after this one is added. */

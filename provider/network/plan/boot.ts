@@ -1,6 +1,6 @@
 import { bootSteps, creationRank, renderSteps } from "../kinds";
 import { sha256 } from "../kinds/file";
-import { iptablesTool, TABLES } from "../kinds/firewall";
+import { TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import type { DesiredState, Item, Link, Service } from "../model/items";
 import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath } from "../model/record";
@@ -26,28 +26,32 @@ export function withBootItems({ record, items, persist = false }: DesiredState, 
 export const isBootScriptOf = ({ record }: DesiredState, items: Item[], { files }: Facts): boolean =>
   files.get(scriptPath(record)) === sha256(renderBootScript(record.network, items));
 
-/** The script of one record, with functions of RESTORE_SCRIPT. It must succeed whether all, some or none of its items are present. */
+/**
+ * The script of one record, with functions of RESTORE_SCRIPT, which runs it twice: up to `firewall` for its rules, then to the end.
+ * It must succeed whether all, some or none of its items are present.
+ */
 export function renderBootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
-  const { saves, shell, ip, firewall } = renderSteps(
+  const { saves, shell, ip, late, firewall } = renderSteps(
     items.flatMap(bootSteps).sort((a, b) => creationRank(a.item) - creationRank(b.item)),
   );
+  const rules = [...firewall].flatMap(([familyAndTable, lines]) => lines.map((line) => `${familyAndTable} ${line}`));
   return [
-    `# network ${requireWord(network)}`,
+    `${SCRIPT_HEADER}${requireWord(network)}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
+    heredoc("firewall", rules, " || return 0"),
     ...[...saves, ...shell].map((line) => `${line} || rc=1`),
     ...(ip.length > 0 ? [heredoc("change", [...new Set(ip)])] : []),
-    ...([4, 6] as const).flatMap((family) =>
-      TABLES.flatMap((table) => {
-        const lines = firewall.get(`${family} ${table}`);
-        return lines ? [heredoc(`firewall ${iptablesTool(family)} ${table}`, lines)] : [];
-      }),
-    ),
+    ...late.map((line) => `${line} || rc=1`),
     "",
   ].join("\n");
 }
 
-const heredoc = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
+/** The first line of a script of this form. RESTORE_SCRIPT runs no other. */
+const SCRIPT_HEADER = "# overlay network, rules first: ";
+
+const heredoc = (command: string, lines: string[], then = ""): string =>
+  [`${command} <<'END'${then}`, ...lines, "END"].join("\n");
 
 /** Longer than a conversation can hold the lock. */
 const LOCK_WAIT_SECONDS = 150;
@@ -62,8 +66,6 @@ PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
 export PATH LC_ALL
 trap 'rm -f ${LOCK_HOLDER_FILE}' EXIT
 { echo "$0"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${LOCK_HOLDER_FILE}
-line_end='
-'
 
 absent() { [ ! -e "/sys/class/net/$1" ]; }
 
@@ -84,54 +86,67 @@ change() {
   done | ip -force -batch - || rc=1
 }
 
-# firewall TOOL TABLE: lines of TOOL-restore, less those that stand; a chain that was declared again would be emptied
-firewall() {
-  have=$line_end$("$1-save" -t "$2")$line_end || { rc=1; return; }
-  {
-    echo "*$2"
-    while IFS= read -r line; do
-      case $line in
-      :*) stands "\${line%% *} " || echo "$line" ;;
-      '-I OVERLAY-'*) rule=\${line#-I }; stands "-A \${rule%% *} \${rule#* 1 }$line_end" || printf '%s\\n' "$line" ;;
-      -I*) jump_first "\${line#-I }" ;;
-      *) stands "$line$line_end" || printf '%s\\n' "$line" ;;
-      esac
-    done
-    echo COMMIT
-  } | "$1-restore" --noflush -w 10 || rc=1
-}
-
-stands() { case $have in *"$line_end$1"*) ;; *) false ;; esac }
-
-# jump_first 'CHAIN 1 JUMP': to the top, in one go with taking it away from where it stands. OVERLAY-FWD must not overrule Docker:
-# its jump goes behind DOCKER-USER, and Docker's rules and others that accept may stand before it
-jump_first() {
-  chain=\${1%% *} jump=\${1#* 1 } place=1 number=0 copies=0 well=''
-  while IFS= read -r rule; do
-    rule=\${rule#"-A $chain "}
-    if [ "$rule" = "$jump" ]; then copies=$((copies + 1)) well=\${well:-yes}; continue; fi
-    number=$((number + 1))
-    case "$jump: $rule" in
-    '-j OVERLAY-FWD: -j DOCKER-USER') place=$((number + 1)) well=''; [ "$copies" = 0 ] || well=no ;;
-    *': -j OVERLAY-'* | '-j OVERLAY-FWD: '*'-j DOCKER'* | '-j OVERLAY-FWD: '*'-j ACCEPT') ;;
-    *) well=\${well:-no} ;;
-    esac
-  done <<RULES
-$(printf %s "$have" | grep -e "^-A $chain ")
-RULES
-  [ "$copies-$well" != 1-yes ] || return 0
-  while [ "$copies" -gt 0 ]; do echo "-D $chain $jump"; copies=$((copies - 1)); done
-  echo "-I $chain $place $jump"
-}
-
-all() {
+# each: runs the scripts of all records
+each() {
   failed=0
   for file in ${RECORD_DIR}/*/*.sh; do
     [ -f "$file" ] || continue
+    read -r header <"$file"
+    case $header in
+    '${SCRIPT_HEADER}'*) ;;
+    *) echo "$file is of another version of pulumi-overlay: pulumi up --refresh writes it again" >&2; failed=1; continue ;;
+    esac
     (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
   done
   return "$failed"
 }
+
+# The lines for TOOL-restore of those rules of ours that are missing. Reads TOOL-save, a line "@@", and lines "FAMILY TABLE LINE". A chain that
+# was declared again would be emptied.
+missing_rules='
+function add(line) { out[table] = out[table] line "\\n" }
+function place_jump(chain, jump,   i, rule, place, number, copies, well, forward) {
+  forward = jump == "-j OVERLAY-FWD"; place = 1; number = 0; copies = 0; well = ""
+  for (i = 1; i <= count[table, chain]; i++) {
+    rule = rules[table, chain, i]
+    if (rule == jump) { copies++; if (well == "") well = "yes"; continue }
+    number++
+    if (forward && rule == "-j DOCKER-USER") { place = number + 1; well = copies ? "no" : "" }
+    else if (rule ~ /^-j OVERLAY-/ || (forward && rule ~ /-j (DOCKER|ACCEPT$)/)) continue
+    else if (well == "") well = "no"
+  }
+  if (copies == 1 && well == "yes") return
+  while (copies-- > 0) add("-D " chain " " jump)
+  add("-I " chain " " place " " jump)
+}
+/^@@$/ { isPlanned = 1; next }
+!isPlanned && /^\\*/ { table = substr($1, 2); next }
+!isPlanned && /^:/ { present[table, substr($1, 2)]; next }
+!isPlanned && /^-A / { present[table, $0]; rules[table, $2, ++count[table, $2]] = substr($0, length($2) + 5); next }
+!isPlanned { next }
+{ table = $2; line = substr($0, length($2) + 4); text = line }
+(table, line) in planned { next }
+{ planned[table, line] }
+$3 == "-I" {
+  rule = substr(line, length($4) + 5); sub(/^[0-9]+ /, "", rule)
+  if ($4 !~ /^OVERLAY-/) { place_jump($4, rule); next }
+  text = "-A " $4 " " rule
+}
+$3 ~ /^:/ { text = substr($3, 2) }
+!((table, text) in present) { add(line) }
+END {
+  split("${TABLES.join(" ")}", tables)
+  for (i = 1; i in tables; i++) if (tables[i] in out) printf "*%s\\n%sCOMMIT\\n", tables[i], out[tables[i]]
+}'
+
+# restore FAMILY TOOL: all rules of ours in one go, so that no rule drops what another one is to accept
+restore() {
+  planned=$(printf '%s\\n' "$rules" | grep "^$1 ") || return 0
+  present=$("$2-save") || return
+  lines=$(printf '%s\\n' "$present" @@ "$planned" | awk "$missing_rules") || return
+  [ -z "$lines" ] || printf '%s\\n' "$lines" | "$2-restore" --noflush -w 10
+}
+
 # systemd-networkd calls itself started before it has turned to its links, and only then takes away what it does not know
 for try in 1 2 3 4 5 6 7 8 9 10; do
   networkctl list --no-legend 2>/dev/null | grep -qE ' (pending|initialized) *$' || break
@@ -140,8 +155,16 @@ done
 # So does firewalld, before it has flushed all rules; it answers when it is done
 ! systemctl -q is-active firewalld 2>/dev/null || firewall-cmd --state >/dev/null 2>&1
 
+# Rules first: without them devices and forwarding would let everything pass.
+firewall() { cat; false; }
+rules=$(each 2>/dev/null)
+{ restore 4 iptables && restore 6 ip6tables; } || {
+  echo "The firewall rules could not be added. Devices and forwarding of the overlay networks are left as they are." >&2
+  exit 1
+}
+firewall() { :; }
 # Once more where something failed: it may stand on what a later one has made.
-all || all
+each || each
 `;
 
 /** Services whose start, restart or reload removes addresses, routes or rules of other programs. */

@@ -12,7 +12,7 @@ import {
 } from "../diff/ownership";
 import { planSteps } from "../diff/steps";
 import { isPresent } from "../kinds";
-import { devicesWithAddress, isOurLink } from "../kinds/device";
+import { DEFAULT_MAC, devicesWithAddress, findForeignFdb, isOurLink } from "../kinds/device";
 import { sha256 } from "../kinds/file";
 import { iptablesTool } from "../kinds/firewall";
 import { isOurRoute } from "../kinds/route";
@@ -105,7 +105,7 @@ const describeForeignDevices = (desired: DesiredState, facts: Facts): string[] =
     if (!isForeignDevice(item, desired, facts)) return [];
     const what = describeDevice(facts.links.get(item.name)!);
     return [
-      `foreign device ${item.name} (${what}) has a name of ours, but another program made it: ${removeHint(item.name)}`,
+      `foreign device ${item.name} (${what}) has a name of ours, but another program made it: ${nameHint(item.name, facts)}`,
     ];
   });
 
@@ -118,6 +118,16 @@ function describeConflict({ name: ours }: Link, { name, observed, holder }: VniC
 
 const removeHint = (name: string): string =>
   `up will refuse with DEVICE_FOREIGN until it is removed (\`ip link del ${name}\`)`;
+
+/** A device in use is not to be removed: that would disconnect its ports, or remove its addresses. */
+const nameHint = (name: string, facts: Facts): string =>
+  isInUse(name, facts)
+    ? `up will refuse with DEVICE_FOREIGN until it has another name (\`ip link set dev ${name} name OTHER\`), or its program removes it`
+    : removeHint(name);
+
+const isInUse = (name: string, { links, addresses }: Facts): boolean =>
+  [...links.values()].some(({ master }) => master === name) ||
+  [...addresses].some((text) => text.endsWith(` ${name}`) && !text.startsWith("fe80:"));
 
 /** `There is already a device x, and it …` */
 export const describeHolder = (holder: HostRecord | undefined): string =>
@@ -228,9 +238,21 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
 /** Objects of other programs that conflict with what this owner has on the host, as drift. They are never removed by us. */
 export const describeForeign = (desired: DesiredState, facts: Facts): string[] => [
   ...describeForeignDevices(desired, facts),
+  ...describeForeignFdb(desired, facts),
   ...findForeignRoutes(desired, facts).map(formatForeignRoute),
   ...describeForeignRules(desired, facts),
 ];
+
+const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>
+  desired.items.flatMap((item) =>
+    item.kind === "link" && isOurLink(item, facts)
+      ? findForeignFdb(item, facts).map(({ mac, destination }) => {
+          const what = mac === DEFAULT_MAC ? "copies all frames of" : `sends frames to ${mac} of`;
+          const entry = `${mac} dev ${item.name} ${destination}`;
+          return `foreign FDB entry '${entry}' ${what} ${item.name} elsewhere; it is never removed by us: remove it with \`${quoteCommand(`bridge fdb del ${entry}`)}\``;
+        })
+      : [],
+  );
 
 /** Without the differences of devices that other programs created: no `up` changes those. */
 export const excludeForeign = (all: ItemDifference[], desired: DesiredState, facts: Facts): ItemDifference[] =>

@@ -1,9 +1,10 @@
 import type { Family } from "../../addressing/ip";
+import { hasLinkType } from "../kinds/device";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import type { ReadBack } from "../kinds/kind";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
 import type { BlockingChain, Facts, FactsPart, ServiceFact, SshPath } from "../model/facts";
-import type { DesiredState } from "../model/items";
+import type { DesiredState, Link } from "../model/items";
 import {
   BOOT_SCRIPT,
   isInvalidRecord,
@@ -17,12 +18,14 @@ import {
 } from "../model/record";
 import { quote, requireWord } from "../render/shell";
 import {
+  FDB_SCRIPT,
   ipBatch,
   ipv6Part,
   LINKS_AND_ROUTING,
   OUR_ROUTES4,
   OUR_ROUTES6,
   ROUTING6,
+  readFdb,
   readLinks,
   readOurRouting,
   readRouting,
@@ -31,7 +34,7 @@ import {
 /** The scripts that read a host, and the parsers of their output. */
 
 const TOOLS =
-  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
+  "for tool in ip awk bridge iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
 /** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
@@ -65,6 +68,7 @@ const factsScript = (files: string, others: string): string =>
     TOOLS,
     'echo "@@ ssh"; echo "$SSH_CONNECTION"',
     LINKS_AND_ROUTING,
+    FDB_SCRIPT,
     ipv6Part("routing", ROUTING6),
     RULES6,
     others,
@@ -114,6 +118,7 @@ export function readbackScript({ devices, files, isIpv6 }: Required<ReadBack>): 
   const few = `echo '@@ changed'; ${ipBatch("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
     devices.length > MAX_SINGLE_DEVICES ? LINKS_AND_ROUTING : few,
+    FDB_SCRIPT,
     ...(isIpv6 ? [ipv6Part("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
     ...commonParts(files.map(quote).join(" ")),
   ].join("\n");
@@ -142,7 +147,23 @@ export function parseFacts(text: string): Facts {
     const name = part.slice(0, end);
     if (isFactsPart(name)) READERS[name](facts, part.slice(end + 1).trim());
   }
+  for (const { items } of facts.records) for (const item of items) if (item.kind === "link") undoRename(item, facts);
   return facts;
+}
+
+/** A device of ours that was renamed keeps its MAC. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
+function undoRename({ name, mac, type }: Link, facts: Facts): void {
+  if (mac === undefined || facts.links.has(name)) return;
+  const [found] = [...facts.links].filter(([, link]) => link.mac === mac && hasLinkType(type, link.type));
+  if (!found) return;
+  const [present, link] = found;
+  facts.links.delete(present);
+  facts.links.set(name, { ...link, renamedTo: present });
+  for (const other of facts.links.values()) if (other.master === present) other.master = name;
+  facts.addresses = new Set(
+    [...facts.addresses].map((text) => text.replace(/ (\S+)$/, (end) => (end === ` ${present}` ? ` ${name}` : end))),
+  );
+  facts.routes = facts.routes.map((route) => (route.dev === present ? { ...route, dev: name } : route));
 }
 
 /** How each part is read; a part may depend on those before it. */
@@ -159,6 +180,7 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
     readOurRouting(facts, 4, `${ours}\n${policies}`);
     readLinks(facts, links.join("\n"));
   },
+  fdb: readFdb,
   routing6: (facts, body) => readRouting(facts, 6, body),
   ours6: (facts, body) => readOurRouting(facts, 6, body),
   rules4: (facts, body) => {

@@ -121,6 +121,17 @@ function readLink(facts: Facts, link: RawLink): void {
     if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
 }
 
+/** Entries that lead to another host: of those that a bridge or another device has, none names a destination. */
+export const FDB_SCRIPT = "echo '@@ fdb'; bridge fdb show | grep -E ' (dst|nhid) '";
+
+export function readFdb(facts: Facts, body: string): void {
+  for (const link of facts.links.values()) if (link.vxlan) link.fdb = [];
+  for (const [, mac, dev, words] of body.matchAll(/^([0-9a-f:]{17}) dev (\S+) (.*)$/gm)) {
+    const [destination = ""] = /\b(dst|nhid) [0-9a-fA-F.:]+( (port|vni|src_vni|via) \S+)*/.exec(words!) ?? [];
+    facts.links.get(dev!)?.fdb?.push({ mac: mac!, destination });
+  }
+}
+
 const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);
 
 const rawNexthop = z.object({

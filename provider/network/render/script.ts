@@ -1,4 +1,3 @@
-import type { Family } from "../../addressing/ip";
 import { invertStep, renderSteps } from "../kinds";
 import { acceptPeerRule, INPUT, iptablesTool, TABLES } from "../kinds/firewall";
 import type { ScriptParts } from "../kinds/kind";
@@ -9,8 +8,9 @@ import { type FileToWrite, LOCK_DIR, quote, renderWriteFiles, textFile, WARNING_
 
 /**
  * The whole change of a host as one script. It writes all files first, and ends if it cannot: no item
- * of ours exists without a record, and no setting is changed before its former value is saved. `invalidFiles`: files in place of
- * records that are not records; they are renamed.
+ * of ours exists without a record, and no setting is changed before its former value is saved. Then it adds rules, and ends if it
+ * cannot: without them, devices and forwarding would let everything pass. Rules are removed last, and only if all else was done.
+ * `invalidFiles`: files in place of records that are not records; they are renamed.
  */
 export function renderChange(steps: Step[], records: HostRecord[], invalidFiles: string[] = []): string {
   const lines = renderSteps(steps);
@@ -20,16 +20,42 @@ export function renderChange(steps: Step[], records: HostRecord[], invalidFiles:
     ...invalidFiles.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
     ...(writes.length > 0 ? [`${renderWriteFiles(writes)} || exit 1`] : []),
     ...lines.saves.map((line) => `${line} || exit 1`),
-    ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
-    ...(lines.ip.length > 0 ? [hereDocument("ip -force -batch -", lines.ip)] : []),
-    ...lines.late.map((line) => `${line} || rc=1`),
-    ...([4, 6] as const).flatMap((family) => renderRestore(family, lines.firewall)),
-    ...flushConntrack(steps),
-    ...renderPeerExpiry(steps),
-    ...renderAnnouncements(steps),
+    ...renderRestores(lines.firewall, "", RULES_FAILED),
+    ...renderOtherParts(lines),
+    ...renderRestores(lines.removedRules, "[ $rc != 0 ] || ", "rc=1"),
+    ...renderEffects(steps),
     "exit $rc",
   ].join("\n");
 }
+
+/** The commands that revert steps which cut SSH. A failure does not stop them: the next one may let SSH through. */
+export function renderRevert(steps: Step[], before: Facts): string {
+  const reverse = invertSteps(steps, before);
+  const lines = renderSteps(reverse);
+  return [
+    "rc=0",
+    ...renderRestores(lines.firewall, "", "rc=1"),
+    ...renderOtherParts(lines),
+    ...renderRestores(lines.removedRules, "", "rc=1"),
+    ...renderEffects(reverse),
+    "exit $rc",
+  ].join("\n");
+}
+
+const RULES_FAILED =
+  "{ echo 'The firewall rules could not be added, so devices and forwarding were not changed.' >&2; exit 1; }";
+
+const renderOtherParts = ({ files, shell, ip, late }: ScriptParts): string[] => [
+  ...[...files, ...shell].map((line) => `${line} || rc=1`),
+  ...(ip.length > 0 ? [hereDocument("ip -force -batch -", ip, "rc=1")] : []),
+  ...late.map((line) => `${line} || rc=1`),
+];
+
+const renderEffects = (steps: Step[]): string[] => [
+  ...flushConntrack(steps),
+  ...renderPeerExpiry(steps),
+  ...renderAnnouncements(steps),
+];
 
 /** After a change was verified: records reduced to what is present, and records without items removed. */
 export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items">[]): string {
@@ -46,16 +72,19 @@ export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items
 
 const recordFile = (record: HostRecord): FileToWrite => textFile(recordPath(record), formatRecord(record));
 
-const hereDocument = (command: string, lines: string[]): string =>
-  `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
+const hereDocument = (command: string, lines: string[], otherwise: string): string =>
+  `${command} <<'END' || ${otherwise}\n${lines.join("\n")}\nEND`;
 
-function renderRestore(family: Family, firewall: ScriptParts["firewall"]): string[] {
-  const tables = TABLES.flatMap((table) => {
-    const lines = firewall.get(`${family} ${table}`);
-    return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
+/** All rules of a family in one call. */
+const renderRestores = (firewall: ScriptParts["firewall"], condition: string, otherwise: string): string[] =>
+  ([4, 6] as const).flatMap((family) => {
+    const tables = TABLES.flatMap((table) => {
+      const lines = firewall.get(`${family} ${table}`);
+      return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
+    });
+    const command = `${condition}${iptablesTool(family)}-restore --noflush -w 10`;
+    return tables.length > 0 ? [hereDocument(command, tables, otherwise)] : [];
   });
-  return tables.length > 0 ? [hereDocument(`${iptablesTool(family)}-restore --noflush -w 10`, tables)] : [];
-}
 
 export function renderAnnouncements(steps: Step[]): string[] {
   const arrived = steps.flatMap(({ verb, item }) =>
@@ -170,5 +199,5 @@ export const renderCancelTimer = (id: string): string =>
 export const REVERT_UNCONFIRMED = `for f in ${TIMER_PREFIX}*.sh; do [ ! -f "$f" ] || (${runOnce('"$f"')}) >&2; done`;
 
 /** The steps that lead back to `before`, last change first. What other programs changed meanwhile stays as it is. */
-export const invertSteps = (steps: Step[], before: Facts): Step[] =>
+const invertSteps = (steps: Step[], before: Facts): Step[] =>
   [...steps].reverse().flatMap((step) => invertStep(step, before));

@@ -127,6 +127,7 @@ const requestFields = {
   prefer: extents.exactOptional(),
   formerOwner: owner.exactOptional(),
   program: program.exactOptional(),
+  declared: extents.exactOptional(),
 };
 
 /** Without `by`: a service takes the user from the access token. */

@@ -1,8 +1,7 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { operationsFor } from "../../../provider/access/bounded-operations";
+import { openSession } from "../../../provider/access";
 import type { Bounds } from "../../../provider/access/bounds";
 import { parseIp } from "../../../provider/addressing/ip";
-import { PoolRun } from "../../../provider/pool/run";
 import type { Lease, Pool, Request } from "../../../provider/pool/types";
 import { Stage } from "../lifecycle/stage";
 
@@ -26,12 +25,12 @@ beforeEach(async () => {
   await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
 });
 
-const bounded = (bounds: Bounds): Pool =>
-  new PoolRun(operationsFor(stage.pool.operations, { name: "t", scopes: ["admin"], ...bounds }, {}), {});
+const bounded = (bounds: Bounds): Pool => openSession(stage.pool, { name: "t", scopes: ["admin"], ...bounds });
 const request = (pool: string, owner: string, more: Partial<Request> = {}): Request => ({
   pool,
   owner,
   type: "IPReservation",
+  program: "main",
   idempotent: true,
   ...more,
 });

@@ -51,7 +51,7 @@ test("check adds all values that follow from the lease, and up gives the same", 
 
 test("all failures are reported at once, each with its property and a code", async () => {
   const news = netInputs({ subnets: "10.0.0.1/8/8/16", vxlanPort: 70000, bridgeName: "x; rm -rf /", colour: "red" });
-  const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, news);
+  const { failures } = await networks.check({ owner: "o", dryRun: true, program: "main" }, undefined, news);
   expect(failures.map(({ property, reason }) => `${property}: ${reason.split(":")[0]}`).sort()).toEqual([
     ": INPUT_INVALID",
     "bridgeName: INPUT_INVALID",
@@ -65,7 +65,11 @@ test.each<[property: string, wrong: unknown, reason: string]>([
   ["subnets", 10, "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is 10"],
   ["subnets", ["10.0.0.0/8/8/16"], "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is a list of 1"],
 ])("if several types are possible, the error for %s = %j names them", async (property, wrong, reason) => {
-  const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, netInputs({ [property]: wrong }));
+  const { failures } = await networks.check(
+    { owner: "o", dryRun: true, program: "main" },
+    undefined,
+    netInputs({ [property]: wrong }),
+  );
   expect(failures).toEqual([{ property, path: property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
 });
 
@@ -99,7 +103,7 @@ test("a store that does not answer: preview shows unknown values and warns, up f
   };
   expect(await checked(networks, "training", netInputs(), undefined, true)).toMatchObject({ cidr: UNKNOWN });
   expect(warnings[0]).toContain("STORE_UNAVAILABLE");
-  const { failures } = await networks.check({ owner: "o", dryRun: false }, undefined, netInputs());
+  const { failures } = await networks.check({ owner: "o", dryRun: false, program: "main" }, undefined, netInputs());
   expect(failures[0]?.reason).toContain("STORE_UNAVAILABLE");
 });
 
@@ -107,7 +111,10 @@ test("a runner that names its network reads the network's settings from the pool
   const network = await makeNetwork({ vniBase: 5000 });
   const news = { ...runnerInputs(network, "a", "192.0.2.11"), network: "training" };
   expect(await checked(runners, "a", news)).toMatchObject({ vni: 5001, network: { vniBase: 5000 } });
-  const { failures } = await runners.check({ owner: "o", dryRun: true }, undefined, { ...news, network: "nosuch" });
+  const { failures } = await runners.check({ owner: "o", dryRun: true, program: "main" }, undefined, {
+    ...news,
+    network: "nosuch",
+  });
   expect(failures).toMatchObject([{ property: "network", reason: expect.stringContaining("POOL_NOT_FOUND") }]);
 });
 
@@ -115,7 +122,7 @@ test("two networks: overlap, equal names, devices and VNIs on one hub are refuse
   await makeNetwork();
   const attempt = async (more: Values): Promise<string> => {
     const { failures } = await networks.check(
-      { owner: owner("b"), dryRun: true },
+      { owner: owner("b"), dryRun: true, program: "main" },
       undefined,
       netInputs({ networkName: "b", subnets: "10.16.0.0/12/6/14", ...more }),
     );
@@ -164,7 +171,7 @@ test("a change in place that conflicts with another network is refused in previe
   });
   await networks.create(await checked(networks, "b", b));
   const { failures } = await networks.check(
-    { owner: owner("training"), dryRun: true },
+    { owner: owner("training"), dryRun: true, program: "main" },
     network,
     netInputs({ vniBase: 290 }),
   );

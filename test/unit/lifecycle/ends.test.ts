@@ -71,7 +71,7 @@ test("a lost store allocates nothing", async () => {
   await expect(runners.diff(runner, runner)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.delete(runner)).rejects.toThrow(/^STORE_LOST/);
   const { failures } = await runners.check(
-    { owner: owner("b"), dryRun: true },
+    { owner: owner("b"), dryRun: true, program: "main" },
     undefined,
     runnerInputs(network, "b", "192.0.2.12"),
   );
@@ -129,7 +129,11 @@ test("with forgotten hosts a whole network can be destroyed, and its range stays
   await runners.delete(runner);
   await networks.delete(network);
   expect(fleet.itemsOn("192.0.2.1")).toEqual([]);
-  const { failures } = await networks.check({ owner: owner("again"), dryRun: true }, undefined, netInputs());
+  const { failures } = await networks.check(
+    { owner: owner("again"), dryRun: true, program: "main" },
+    undefined,
+    netInputs(),
+  );
   expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*`overlayctl gc --forgotten`/);
   expect(warnings.at(-1)).toMatch(
     /^X training is deleted, but its range stays reserved, .*`overlayctl gc --forgotten`/,

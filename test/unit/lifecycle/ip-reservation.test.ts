@@ -412,7 +412,7 @@ test("a lost store is not treated as an empty one", async () => {
 test("equal names under two components are two owners", async () => {
   const make = async (parent: string) => {
     const owner = `org/urn:pulumi:dev::p::team:index:${parent}$overlay:index:IPReservation::node`;
-    const { inputs } = await ips().check({ owner, dryRun: false }, undefined, on(r1));
+    const { inputs } = await ips().check({ owner, dryRun: false, program: "main" }, undefined, on(r1));
     return (await ips().create(inputs)).props.ip;
   };
   expect(await make("a")).not.toBe(await make("b"));

@@ -170,12 +170,12 @@ test("an address with different ports or jump hosts is a different host", async 
   const second = runnerInputs(network, "b", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2202 } });
   expect(await checked(runners, "b", second)).toMatchObject({ runnerId: 2 });
   const third = runnerInputs(network, "c", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2201 } });
-  const { failures } = await runners.check({ owner: owner("c"), dryRun: true }, undefined, third);
+  const { failures } = await runners.check({ owner: owner("c"), dryRun: true, program: "main" }, undefined, third);
   expect(failures[0]?.reason).toMatch(/^DEVICE_FOREIGN/);
   const hub = runnerInputs(network, "d", "x", { connection: { host: "192.0.2.1", port: 22 } });
-  expect((await runners.check({ owner: owner("d"), dryRun: true }, undefined, hub)).failures[0]?.reason).toContain(
-    "the network's hub",
-  );
+  expect(
+    (await runners.check({ owner: owner("d"), dryRun: true, program: "main" }, undefined, hub)).failures[0]?.reason,
+  ).toContain("the network's hub");
 });
 
 test("the state has the version that the claim or the update made, not a later one of another preview", async () => {

@@ -37,7 +37,7 @@ export async function checked(
   olds?: Values,
   dryRun = false,
 ): Promise<Values> {
-  const { inputs, failures } = await l.check({ owner: owner(name), dryRun }, olds, news);
+  const { inputs, failures } = await l.check({ owner: owner(name), dryRun, program: "main" }, olds, news);
   expect(failures).toEqual([]);
   return inputs;
 }

@@ -339,7 +339,7 @@ describe("interrupted deletes", () => {
     stage.newRun();
     await stage.of("IPReservation").delete(first);
     expect(stage.warnings.at(-1)).toBe(
-      `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z (${second.leaseId}), and is not released.`,
+      `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z by ops@controller (${second.leaseId}), and is not released.`,
     );
     expect(await stage.pool.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
     await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);

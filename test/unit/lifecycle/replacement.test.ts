@@ -20,7 +20,7 @@ const BY_NAME = { pool: "lb" };
 async function makeElsewhere(type: string, name: string, news: Values): Promise<Values> {
   const lifecycle = stage.of(type);
   const { inputs, failures } = await lifecycle.check(
-    { owner: ownerOf(type, name, "other"), dryRun: false },
+    { owner: ownerOf(type, name, "other"), dryRun: false, program: "main" },
     undefined,
     news,
   );
@@ -218,7 +218,7 @@ test.each(["web", "renamed"])(
     const lifecycle = stage.of("IPReservation");
     const olds = name === "web" ? undefined : pickInputs(resourceOf("IPReservation"), web);
     const { inputs } = await lifecycle.check(
-      { owner: ownerOf("IPReservation", name), dryRun: false },
+      { owner: ownerOf("IPReservation", name), dryRun: false, program: "main" },
       olds,
       inPool(other),
     );
@@ -245,7 +245,11 @@ test("a renamed resource that this run deletes and creates again keeps the name 
     await lifecycle.diff(renamed, { ...renamed, parent: UNKNOWN });
     if (!dryRun) await lifecycle.delete(renamed);
     const unknown = dryRun ? { ...child, parent: { ...child.parent, ranges: UNKNOWN } } : child;
-    const again = await lifecycle.check({ owner: ownerOf("IPPool", "renamed"), dryRun }, undefined, unknown);
+    const again = await lifecycle.check(
+      { owner: ownerOf("IPPool", "renamed"), dryRun, program: "main" },
+      undefined,
+      unknown,
+    );
     expect(again.inputs).toMatchObject({ poolName: "child" });
   }
 });

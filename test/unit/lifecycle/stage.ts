@@ -2,9 +2,8 @@ import { expect } from "vitest";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openStore } from "../../../provider/pool";
-import { StoredPool } from "../../../provider/pool/pool";
-import { ensureLayout } from "../../../provider/pool/storage/layout";
+import { openPool } from "../../../provider/pool";
+import type { PoolRun } from "../../../provider/pool/run";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
@@ -17,9 +16,9 @@ export class Stage {
   readonly warnings: string[] = [];
   now = Date.UTC(2030, 0, 1);
   /** See `Request`. */
-  program: string | undefined;
+  program: string | undefined = "main";
   deps!: Dependencies;
-  #pool!: StoredPool;
+  #pool!: PoolRun;
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
 
@@ -35,10 +34,9 @@ export class Stage {
     // A file is also opened by other processes, which use this machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
     const settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...clock, ...more };
-    const rows = await openStore(store, settings);
-    await ensureLayout(rows);
+    const opened = await openPool(store, settings);
     stage.newRun = () => {
-      stage.#pool = new StoredPool(rows, settings);
+      stage.#pool = opened.session({ actor: "ops@controller" });
     };
     stage.newRun();
     stage.deps = {
@@ -49,7 +47,7 @@ export class Stage {
     return stage;
   }
 
-  get pool(): StoredPool {
+  get pool(): PoolRun {
     return this.#pool;
   }
 

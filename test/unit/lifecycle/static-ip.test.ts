@@ -357,7 +357,11 @@ test("take: an address or a port is taken from a holder of the same tenant, whos
   const other = (await elsewhere("other", inputs({ sharingKey: "team-a", forwards: [web] }))) as Values;
   const more = { ...inputs({ sharingKey: "team-a", forwards: [mail, web], onConflict: "take" }) };
   const lifecycle = stage.of("StaticIP");
-  const { inputs: checked } = await lifecycle.check({ owner: String(port.owner), dryRun: false }, port, more);
+  const { inputs: checked } = await lifecycle.check(
+    { owner: String(port.owner), dryRun: false, program: "main" },
+    port,
+    more,
+  );
   expect(await lifecycle.update("id", port, checked)).toMatchObject({ ip: other.ip, sharedWith: [] });
 });
 

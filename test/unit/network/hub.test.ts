@@ -11,6 +11,10 @@ const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...c
 
 const BARE = parseFacts("");
 
+/** It ends the script if it fails. */
+const RESTORE =
+  "iptables-restore --noflush -w 10 <<'END' || { echo 'The firewall rules could not be added, so devices and forwarding were not changed.' >&2; exit 1; }";
+
 /** The commands for a bare host. */
 const shell = (items: Item[]): string[] =>
   renderChange(
@@ -22,14 +26,7 @@ test("a hub has its address, forwards packets, and rejects those to subnets with
   expect(shell(planHub(network()))).toEqual([
     "rc=0",
     "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] || { former=$(cat /proc/sys/net/ipv4/ip_forward) && { { [ -d '/var/lib/overlay/former' ] || mkdir -p '/var/lib/overlay/former'; } && printf %s \"$former\" >'/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && sync '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && mv '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' '/var/lib/overlay/former/net.ipv4.ip_forward' && { sync '/var/lib/overlay/former' 2>/dev/null || :; } || { rm -f '/var/lib/overlay/former/net.ipv4.ip_forward.tmp'; echo 'cannot write /var/lib/overlay/former/net.ipv4.ip_forward' >&2; false; }; }; }; } || exit 1",
-    "{ [ -e /sys/class/net/kohaku-host ] || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type dummy 2>/dev/null || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type bridge; } || rc=1",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
-    "ip -force -batch - <<'END' || rc=1",
-    "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
-    "address replace 10.128.0.1/32 dev kohaku-host",
-    "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
-    "END",
-    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    RESTORE,
     "*mangle",
     ":OVERLAY-GUARD - [0:0]",
     "-I OVERLAY-GUARD 1 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
@@ -46,12 +43,20 @@ test("a hub has its address, forwards packets, and rejects those to subnets with
     "-I INPUT 1 -j OVERLAY-IN",
     "COMMIT",
     "END",
+    "{ [ -e /sys/class/net/kohaku-host ] || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type dummy 2>/dev/null || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type bridge; } || rc=1",
+    "ip -force -batch - <<'END' || rc=1",
+    "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
+    "address replace 10.128.0.1/32 dev kohaku-host",
+    "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
+    "END",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
     "exit $rc",
   ]);
 });
 
 test("the hub's end of a tunnel is a VXLAN device with .254 of the runner's subnet", () => {
-  expect(shell(planTunnel(network(), 10, hub, runner)).slice(2, 5)).toEqual([
+  const lines = shell(planTunnel(network(), 10, hub, runner));
+  expect(lines.slice(lines.indexOf("ip -force -batch - <<'END' || rc=1") + 1).slice(0, 3)).toEqual([
     "link add vxkra address 02:bf:fa:9e:b7:9c type vxlan id 110 dstport 4789 remote 192.0.2.11 local 192.0.2.1 nolearning",
     "link set dev vxkra address 02:bf:fa:9e:b7:9c mtu 1450 up",
     "address replace 10.130.128.254/18 dev vxkra",
@@ -62,15 +67,7 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
   const lines = shell(planRunner(network(), 1, "vxkr1", hub, runner)).filter((line) => !line.includes("former"));
   expect(lines).toEqual([
     "rc=0",
-    "ip -force -batch - <<'END' || rc=1",
-    "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
-    "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
-    "link add vxkr1 address 02:6d:9b:be:e2:62 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
-    "link set dev vxkr1 address 02:6d:9b:be:e2:62 mtu 1450 master kohaku-overlay up",
-    "address replace 10.128.64.1/18 dev kohaku-overlay",
-    "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
-    "END",
-    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    RESTORE,
     "*raw",
     ":OVERLAY-PRE - [0:0]",
     "-A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
@@ -105,6 +102,14 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
     "-I POSTROUTING 1 -j OVERLAY-NAT",
     "COMMIT",
     "END",
+    "ip -force -batch - <<'END' || rc=1",
+    "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
+    "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
+    "link add vxkr1 address 02:6d:9b:be:e2:62 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
+    "link set dev vxkr1 address 02:6d:9b:be:e2:62 mtu 1450 master kohaku-overlay up",
+    "address replace 10.128.64.1/18 dev kohaku-overlay",
+    "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+    "END",
     "exit $rc",
   ]);
 });
@@ -114,7 +119,7 @@ test("IPv6 has the same rules in ip6tables", () => {
   const lines = shell(planRunner(dual, 2, "vxkr2", hub, runner));
   expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay nodad");
   expect(lines).toContain("route replace fd00:128::/40 via fd00:128:8::fe dev kohaku-overlay proto 183");
-  expect(lines).toContain("ip6tables-restore --noflush -w 10 <<'END' || rc=1");
+  expect(lines).toContain(RESTORE.replace("iptables", "ip6tables"));
   expect(lines).toContain("-A OVERLAY-NAT -s fd00:128:8::/46 ! -d fd00:128::/40 -j MASQUERADE");
   expect(lines.some((line) => line.includes("/proc/sys/net/ipv6/conf/all/forwarding"))).toBe(true);
 });

@@ -41,8 +41,8 @@ describe.each(Object.values(SAMPLE_ITEMS))("an item of kind $kind", (item) => {
   });
 
   test("has in its boot script only what a boot script can hold", () => {
-    const { writes, files, late } = renderSteps(bootSteps(item));
-    expect([...writes, ...files, ...late]).toEqual([]);
+    const { writes, files, removedRules } = renderSteps(bootSteps(item));
+    expect([...writes, ...files, ...removedRules]).toEqual([]);
   });
 
   test("is absent from the facts after its removal, and the facts before it are unchanged", () => {

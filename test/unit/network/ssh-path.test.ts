@@ -5,7 +5,7 @@ import type { Facts } from "../../../provider/network/model/facts";
 import { type Item, itemKey, type Step } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { invertSteps, renderChange } from "../../../provider/network/render/script";
+import { renderRevert } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const network = training({
@@ -193,7 +193,7 @@ test.each<[string, string, boolean]>([
 
 /** The commands that revert these steps, without those that all scripts have. */
 const undone = (...steps: Step[]): string[] =>
-  renderChange(invertSteps(steps, runnerFacts(FROM_OUTSIDE)), [])
+  renderRevert(steps, runnerFacts(FROM_OUTSIDE))
     .split("\n")
     .filter((line) => !/^(rc=0|exit|END|COMMIT|\*|ip -force|iptables-restore)/.test(line));
 const bridge = planRunner(network, 1, "vxkr1", hub, runner)[0]!;

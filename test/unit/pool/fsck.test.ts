@@ -1,11 +1,12 @@
 import { expect, test } from "vitest";
 import type { Row, Write } from "../../../provider/pool/storage/store";
-import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
+import { createRowFixture, memoryRowEngine, type RowFixture } from "../../contract/rows/fixture";
 
-const engine = memoryEngine();
+const engine = memoryRowEngine();
 
-async function createBusyFixture(): Promise<Fixture> {
-  const made = await createFixture(engine);
+async function createBusyFixture(): Promise<RowFixture> {
+  const made = await createRowFixture(engine);
   const { pool } = made;
   await createPool(pool, {
     extents: extents("10.0.0.0/24"),
@@ -20,9 +21,9 @@ async function createBusyFixture(): Promise<Fixture> {
   return made;
 }
 
-const rows = ({ store }: Fixture): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
+const rows = ({ store }: RowFixture): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
 
-const damage = ({ store }: Fixture, ...writes: Write[]) =>
+const damage = ({ store }: RowFixture, ...writes: Write[]) =>
   store.transact(async (tx) => {
     await tx.write(writes);
   });

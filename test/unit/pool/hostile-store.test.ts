@@ -18,10 +18,11 @@ import {
 } from "../../../provider/pool/storage/records";
 import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
-import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
+import { createRowFixture, memoryRowEngine, type RowFixture } from "../../contract/rows/fixture";
 
 /** A store that other programs write to. Every text in every row is replaced by one that a shell would run. */
-const engine = memoryEngine();
+const engine = memoryRowEngine();
 
 /** By prefix of the key; the longest prefix counts. */
 const CODECS: [prefix: string, codec: Codec<unknown>][] = [
@@ -46,8 +47,8 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
 ] as [string, Codec<unknown>][];
 
 /** One row at least under each of the keys. */
-async function createBusyStore(): Promise<Fixture> {
-  const made = await createFixture(engine, { actor: "ops@controller", quarantine: 300 });
+async function createBusyStore(): Promise<RowFixture> {
+  const made = await createRowFixture(engine, { actor: "ops@controller", quarantine: 300 });
   const { pool, pass } = made;
   await createPool(pool, {
     extents: extents("10.0.0.0/24"),

@@ -20,24 +20,26 @@ export class OwnPool {
 
   readonly #owner: string;
 
-  get #request(): Request {
-    return { pool: SPACE, owner: this.#owner, type: "IPPool", want: extents(this.place), childPool: this.#childPool };
+  #request(program: string): Request {
+    const want = extents(this.place);
+    const from = { program, declared: want };
+    return { pool: SPACE, owner: this.#owner, type: "IPPool", want, childPool: this.#childPool, ...from };
   }
 
   /** The lease that it holds, or an offer. */
-  async check(run: Run, inUp: boolean): Promise<Lease> {
+  async check(run: Run, program: string, inUp: boolean): Promise<Lease> {
     const lease = this.#leaseId === undefined ? undefined : await run.find(SPACE, { leaseId: this.#leaseId });
-    if (!lease) return run.offer(this.#request, { inUp });
+    if (!lease) return run.offer(this.#request(program), { inUp });
     await run.markKept(lease);
     return lease;
   }
 
-  async up(run: Run, step: () => void): Promise<void> {
+  async up(run: Run, program: string, step: () => void): Promise<void> {
     step();
-    const { leaseId, deletingSince } = await this.check(run, true);
+    const { leaseId, deletingSince } = await this.check(run, program, true);
     step();
     if (leaseId !== this.#leaseId) {
-      const claimed = await run.claim(this.#request);
+      const claimed = await run.claim(this.#request(program));
       step();
       this.#leaseId = claimed.leaseId;
     } else if (deletingSince !== undefined)

@@ -1,11 +1,5 @@
 import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
-import { StoredPool } from "../../../provider/pool/pool";
-import { leasesOf, poolKey, waiterKey } from "../../../provider/pool/storage/keys";
-import { replaceRows, uidOf } from "../../../provider/pool/storage/leases";
-
-import type { Store } from "../../../provider/pool/storage/store";
-import { withBuffer } from "../../../provider/pool/storage/write-buffer";
 import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/pool/types";
 import { extents, firstOf } from "../../contract/fixture";
 import type { OwnPool } from "./own-pool";
@@ -21,29 +15,28 @@ export type Wishes = Record<string, bigint | null>;
 export type Run = Pick<Pool, "offer" | "claim" | "markKept" | "find" | "release" | "amend" | "close" | "leases">;
 
 /** Starts a process on the store. */
-export type StartRun = (store: Store) => Run;
+export type StartRun = () => Run;
 
-const TERMS = { offerTtl: 3600, quarantine: 300 };
-
-export const startRun: StartRun = (store) => new StoredPool(store, { ...TERMS, swapWait: 0 });
+/** How processes behave; `start` starts one of the provider. Called once for each store. */
+export type Rules = (start: StartRun) => StartRun;
 
 /** Old rules, as processes with the faults that they had. */
-export const OLD_RULES: Record<string, StartRun> = {
-  "offers of the same run give way": (store) => ({
-    ...forwarded(startRun(store)),
+export const OLD_RULES: Record<string, Rules> = {
+  "offers of the same run give way": (start) => () => ({
+    ...forwarded(start()),
     // A process that has checked no other resource.
-    offer: (request, options) => startRun(store).offer(request, options),
+    offer: (request, options) => start().offer(request, options),
   }),
-  "an offer belongs to its owner only": (store) => {
-    const run = startRun(store);
+  "an offer belongs to its owner only": (start) => () => {
+    const run = start();
     const offer: Run["offer"] = async (request, options) => {
       const newest = request.want ? undefined : await run.find(request.pool, { owner: request.owner });
       return run.offer(newest?.state === "offered" ? { ...request, want: newest.extents } : request, options);
     };
     return { ...forwarded(run), offer };
   },
-  "a broken promise is replaced silently": (store) => {
-    const run = startRun(store);
+  "a broken promise is replaced silently": (start) => () => {
+    const run = start();
     const offer: Run["offer"] = async (request, options) => {
       const { warnings: _, ...lease } = await run.offer(request, { ...options, inUp: false });
       return lease;
@@ -53,26 +46,27 @@ export const OLD_RULES: Record<string, StartRun> = {
 };
 
 /** The same for pools that are deleted. */
-export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
-  "records of ends go with their pool": (store) => {
-    const run = startRun(store);
-    const offer: Run["offer"] = async (request, options) => {
-      if (typeof request.childPool === "object") await removeEnds(store, request.childPool.name);
-      return run.offer(request, options);
+export const OLD_RULES_OF_POOLS: Record<string, Rules> = {
+  "records of ends go with their pool": (start) => {
+    const deleted = new Set<string>();
+    return () => {
+      const run = start();
+      const close: Run["close"] = async (...args) => {
+        const { childPool } = (await run.find(args[0], { leaseId: args[1] }))!;
+        await run.close(...args);
+        deleted.add(childPool!);
+      };
+      /** Gives another value than what the records have. */
+      const offer: Run["offer"] = async (request, options) => {
+        const lease = await run.offer(request, options);
+        if (lease.state !== "offered" || request.want || !deleted.delete(request.pool)) return lease;
+        await run.release(request.pool, lease.leaseId);
+        return run.offer({ ...request, want: extents(`${(firstOf(lease) % 3n) + 1n}`) }, options);
+      };
+      return { ...forwarded(run), close, offer };
     };
-    return { ...forwarded(run), offer };
   },
 };
-
-/** Removes the end records of a deleted pool. */
-const removeEnds = (store: Store, pool: string): Promise<void> =>
-  store.transact((tx) =>
-    withBuffer(tx, TERMS, async (buffer) => {
-      if (await buffer.get(poolKey(pool))) return;
-      for (const lease of await buffer.all(leasesOf(pool))) replaceRows(buffer, [lease, {}]);
-      await buffer.flush();
-    }),
-  );
 
 const forwarded = (run: Run): Run => ({
   offer: (...args) => run.offer(...args),
@@ -95,8 +89,6 @@ export interface Shown {
   values: Map<string, bigint>;
   warnings: string[];
   refusals: string[];
-  /** Leases that their resources keep, but that an offer waits for although it was refused. */
-  waitedFor: string[];
 }
 
 export class Killed extends Error {}
@@ -108,7 +100,6 @@ export class ModelStack {
   #toDelete: string[] = [];
 
   constructor(
-    private readonly store: Store,
     private readonly start: StartRun,
     readonly name: string,
     /** Of its program; else it uses `POOL`, which always exists. */
@@ -123,12 +114,11 @@ export class ModelStack {
     `scope/urn:pulumi:${this.name}::project::overlay:index:IPReservation::${resource}`;
 
   async preview(wishes: Wishes, order: string[]): Promise<Shown> {
-    const run = this.start(this.store);
+    const run = this.start();
     const values = new Map<string, bigint>();
     const warnings: string[] = [];
     const refusals: string[] = [];
-    const waitedFor: string[] = [];
-    await this.ownPool?.check(run, false);
+    await this.ownPool?.check(run, programOf(wishes), false);
     for (const resource of order) {
       try {
         const lease = await this.#check(run, wishes, resource, false);
@@ -137,10 +127,9 @@ export class ModelStack {
       } catch (error) {
         if (!isOverlayError(error)) throw error;
         refusals.push(error.message); // Pulumi goes on with the checks of other resources
-        if (this.#keeps(wishes, resource) && (await this.#hasWaiter(resource))) waitedFor.push(resource);
       }
     }
-    return { values, warnings, refusals, waitedFor };
+    return { values, warnings, refusals };
   }
 
   #keeps(wishes: Wishes, resource: string): boolean {
@@ -148,22 +137,17 @@ export class ModelStack {
     return held !== undefined && (wishes[resource] === null || wishes[resource] === held.value);
   }
 
-  #hasWaiter(resource: string): Promise<boolean> {
-    const key = waiterKey(this.pool, uidOf(this.state.get(resource)!.leaseId));
-    return this.store.read((tx) => withBuffer(tx, TERMS, async (buffer) => (await buffer.get(key)) !== undefined));
-  }
-
   /**
    * `operations`: how many the run gets done before it is killed. `isChain`: each resource depends on the one before it, and is
    * checked when that one is made.
    */
   async up(wishes: Wishes, order: string[], { isChain = false, operations = Infinity } = {}): Promise<void> {
-    const run = this.start(this.store);
+    const run = this.start();
     let left = operations;
     const step = () => {
       if (--left < 0) throw new Killed();
     };
-    await this.ownPool?.up(run, step);
+    await this.ownPool?.up(run, programOf(wishes), step);
     for (const together of isChain ? order.map((resource) => [resource]) : [order])
       await this.#make(run, wishes, together, step);
     await this.#deleteReplaced(run, step);
@@ -184,7 +168,7 @@ export class ModelStack {
       const held = this.state.get(resource);
       if (held && isCommitted(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
       step();
-      const lease = await run.claim({ ...this.#request(resource), want });
+      const lease = await run.claim({ ...this.#request(wishes, resource), want });
       step();
       this.state.set(resource, { value: firstOf(lease), leaseId: lease.leaseId });
       if (held) this.#toDelete.push(held.leaseId);
@@ -192,7 +176,7 @@ export class ModelStack {
   }
 
   async destroy(operations = Infinity): Promise<void> {
-    const run = this.start(this.store);
+    const run = this.start();
     let left = operations;
     const step = () => {
       if (--left < 0) throw new Killed();
@@ -245,14 +229,17 @@ export class ModelStack {
     };
     const want = wish === null ? {} : { want: extents(`${wish}`) };
     const prefer = held ? { prefer: extents(`${held.value}`) } : {};
-    const program = hash("sha256", keyOf(wishes), "hex").slice(0, 8);
-    return run.offer({ ...this.#request(resource), ...want, ...prefer, program }, { inUp, movesAway });
+    return run.offer({ ...this.#request(wishes, resource), ...want, ...prefer }, { inUp, movesAway });
   }
 
-  #request(resource: string): Request {
-    return { pool: this.pool, owner: this.ownerOf(resource), type: "IPReservation" };
+  #request(wishes: Wishes, resource: string): Request {
+    const declared = Object.values(wishes).flatMap((value) => (value === null ? [] : extents(`${value}`)));
+    const from = { program: programOf(wishes), declared };
+    return { pool: this.pool, owner: this.ownerOf(resource), type: "IPReservation", ...from };
   }
 }
+
+const programOf = (wishes: Wishes): string => hash("sha256", keyOf(wishes), "hex").slice(0, 8);
 
 /** A name for a program. */
 export const keyOf = (wishes: Wishes): string =>

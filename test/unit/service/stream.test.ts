@@ -8,6 +8,7 @@ import type { LoggedEvent } from "../../../provider/pool/types";
 import { EventFeed } from "../../../provider/service/events/feed";
 import { renderStream } from "../../../provider/service/events/stream";
 import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
+import { createRowFixture, memoryRowEngine } from "../../contract/rows/fixture";
 import { EventClient } from "./event-client";
 import { TestService } from "./service";
 
@@ -186,7 +187,7 @@ test("heartbeats have the newest id, also if no event was for the client", async
 });
 
 test("a stream whose next events are lost says so, and ends", async () => {
-  const { pool, store } = await createFixture(memoryEngine());
+  const { pool, store } = await createRowFixture(memoryRowEngine());
   await createPool(pool, { extents: extents("10.0.0.0/20") });
   for (const name of ["a", "b", "c"]) await pool.claim(by(name));
   const { last } = await pool.events({});

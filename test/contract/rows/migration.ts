@@ -1,13 +1,14 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { StoredPool } from "../../provider/pool/pool";
-import { closingWrites, ensureLayout, ensureMovable } from "../../provider/pool/storage/layout";
-import type { Row, Store } from "../../provider/pool/storage/store";
-import { type Engine, extents } from "./fixture";
+import { StoredPool } from "../../../provider/pool/pool";
+import { closingWrites, ensureLayout, ensureMovable } from "../../../provider/pool/storage/layout";
+import type { Row, Store } from "../../../provider/pool/storage/store";
+import { extents } from "../fixture";
+import type { RowEngine } from "./fixture";
 
 /** All rows of a store with layout 3, with leases in each state, written at this time. */
-const ROWS = readFileSync(join(__dirname, "../vectors/store_layout_3.jsonl"), "utf8")
+const ROWS = readFileSync(join(__dirname, "../../vectors/store_layout_3.jsonl"), "utf8")
   .trim()
   .split("\n")
   .map((line) => JSON.parse(line) as Row);
@@ -15,9 +16,9 @@ const WRITTEN_AT = 1794936771990;
 
 const ownerOf = (name: string) => `prod/urn:pulumi:prod::shop::overlay:index:IPReservation::${name}`;
 
-export function migrationContract(engine: Engine): void {
+export function migrationContract(engine: RowEngine): void {
   async function open(later: number): Promise<Store> {
-    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT + later);
+    const store = await engine.openStore(engine.newUrl(), () => WRITTEN_AT + later);
     await store.transact((tx) => Promise.resolve(tx.write(ROWS)));
     await ensureLayout(store);
     return store;
@@ -71,7 +72,7 @@ export function migrationContract(engine: Engine): void {
   });
 
   test("the migration does not change rows that are not JSON, and fields of users", async () => {
-    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
+    const store = await engine.openStore(engine.newUrl(), () => WRITTEN_AT);
     const isKept = ([key]: Row) => key.startsWith("l/pool%2Fp/55fd");
     const [key, value] = ROWS.find(isKept)!;
     const data = { opens: "resting", constructor: 1 };
@@ -88,7 +89,7 @@ export function migrationContract(engine: Engine): void {
   });
 
   test("a store with layout 3 that was moved away is refused with its new place, and its move can be finished", async () => {
-    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
+    const store = await engine.openStore(engine.newUrl(), () => WRITTEN_AT);
     const closed = closingWrites({ to: "sqlite:/new.db", version: 3 });
     await store.transact((tx) => Promise.resolve(tx.write([...ROWS, ...closed])));
     await expect(ensureLayout(store, true)).rejects.toThrow(

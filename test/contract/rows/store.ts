@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
-import type { Row, Store, Tx } from "../../provider/pool/storage/store";
-import type { Engine } from "./fixture";
+import type { Row, Store, Tx } from "../../../provider/pool/storage/store";
+import type { RowEngine } from "./fixture";
 
 /** What the store of every engine must do. */
-export function storeContract(engine: Engine): void {
-  const open = () => engine.open(engine.newUrl(), () => 1234);
+export function storeContract(engine: RowEngine): void {
+  const open = () => engine.openStore(engine.newUrl(), () => 1234);
   const put =
     (key: string, value: string | null) =>
     async (tx: Tx): Promise<void> => {
@@ -62,7 +62,7 @@ export function storeContract(engine: Engine): void {
 
   test("parallel transactions of two clients lose no update", async () => {
     const url = engine.newUrl();
-    const clients = [await engine.open(url, () => 1234), await engine.open(url, () => 1234)] as const;
+    const clients = [await engine.openStore(url, () => 1234), await engine.openStore(url, () => 1234)] as const;
     const increment = (client: Store) =>
       client.transact(async (tx) => {
         const count = Number((await tx.get("n")) ?? 0) + 1;
