@@ -1,0 +1,204 @@
+import { randomBytes } from "node:crypto";
+import { isOverlayError, OverlayError } from "../../../errors";
+import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock-check";
+import { isCount, isOf, isWord, shape } from "../fields";
+import {
+  type ClockFinding,
+  Conflict,
+  type Engine,
+  LAYOUT,
+  type Query,
+  type Rows,
+  StoreUnavailable,
+  type Transaction,
+} from "../store";
+import { EtcdClient } from "./client";
+import { Committer, corrupt, parse } from "./commit";
+import { Keys, poolOf } from "./keys";
+import { type Entry, EtcdKv, get, isAbsent, put } from "./kv";
+import { EtcdLock } from "./lock";
+import { answerQueries } from "./queries";
+import { Reader } from "./reader";
+import { ClusterClock } from "./time";
+import { EtcdTransaction, epochOf, newestEventOf, type Opening, type StoreRow, timeOf } from "./transaction";
+import { type Cluster, parseEtcdUrl } from "./url";
+import { emptyPool, type LockedPool } from "./writes";
+
+/**
+ * etcd has no locks that are held from one request to the next: a transaction reads everything at one revision, and its commit compares the
+ * revisions of what it has locked. `keys.ts` has the keys, `commit.ts` what a commit is.
+ */
+export interface EtcdOptions {
+  /** For tests: replaces the time of the cluster. */
+  clock?: () => number;
+  /** The clock that it is compared with. Default: this machine's, or `clock` if it is given. */
+  machineTime?: () => number;
+  /** How long to ask for the outcome of a commit whose answer was lost, in seconds. */
+  patience?: number;
+  warn?: (text: string) => void;
+}
+
+export async function openEtcd(url: string, options: EtcdOptions = {}): Promise<Engine> {
+  const cluster = parseEtcdUrl(url);
+  if (cluster.isExposed) options.warn?.(`etcd at ${cluster.place} is used without TLS, because of tls=false.`);
+  const kv = new EtcdKv(new EtcdClient(cluster), cluster);
+  const keys = new Keys(cluster.prefix);
+  try {
+    return new EtcdEngine(kv, keys, cluster, await prepareStore(kv, keys, `etcd at ${cluster.place}`), options);
+  } catch (error) {
+    kv.close();
+    throw error instanceof StoreUnavailable ? error.cause : error;
+  }
+}
+
+const storeShape = shape<StoreRow>(
+  { id: isWord, layout: isCount, offset: isCount },
+  { move: (it) => typeof it === "string" },
+);
+
+function storeRowOf({ key, value }: Entry): StoreRow {
+  const row = parse(key, value);
+  if (!isOf(storeShape)(row)) throw corrupt(key);
+  return row as StoreRow;
+}
+
+/** Makes the store if there is none. Returns why nothing can be written, if so: etcd checks permissions and space before it compares. */
+async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<OverlayError | undefined> {
+  const row: StoreRow = { id: randomBytes(16).toString("hex"), layout: LAYOUT, offset: 0 };
+  const read = get({ key: keys.store });
+  const check = (found: Entry | undefined) => {
+    if (found && storeRowOf(found).layout > LAYOUT) throw unknownLayout(place, storeRowOf(found).layout);
+  };
+  try {
+    const { found } = await kv.txn([isAbsent(keys.store)], [put(keys.store, JSON.stringify(row))], [read]);
+    check(found[0]?.[0]);
+    return undefined;
+  } catch (error) {
+    if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
+    check((await kv.txn([], [read])).found[0]![0]);
+    return error;
+  }
+}
+
+const unknownLayout = (place: string, layout: number): OverlayError => {
+  const what = `The keys in ${place} have layout ${layout}; this program knows layouts up to ${LAYOUT}.`;
+  return new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
+};
+
+/** How long to wait for the lock. */
+const LOCK_TIMEOUT_MS = 30_000;
+
+class EtcdEngine implements Engine {
+  readonly place: string;
+  readonly #clock: ClusterClock;
+  readonly #machineTime: () => number;
+  readonly #lock: EtcdLock;
+  readonly #committer: Committer;
+  /** The time of the last commit that was seen, if the clock was behind it. */
+  #lastCommit = 0;
+
+  constructor(
+    private readonly kv: EtcdKv,
+    private readonly keys: Keys,
+    cluster: Cluster,
+    private readonly refusal: OverlayError | undefined,
+    { clock, machineTime: witness = clock ?? machineTime, patience = 10 }: EtcdOptions,
+  ) {
+    this.place = `etcd at ${cluster.place}`;
+    this.#clock = new ClusterClock(cluster, clock);
+    this.#machineTime = witness;
+    this.#lock = new EtcdLock(kv, keys);
+    this.#committer = new Committer(kv, keys, patience * 1000);
+  }
+
+  get readOnly(): boolean {
+    return this.refusal !== undefined;
+  }
+
+  async begin(queries: Query[], locks?: string[]): Promise<Transaction> {
+    if (locks && this.refusal) throw this.refusal;
+    const { kv, keys } = this;
+    const time = await this.#clock.now();
+    for (;;) {
+      // The clocks of processes differ by up to a second. If one is further behind the last commit, that is the time.
+      const assumed = Math.max(time, this.#lastCommit);
+      const moment = { reader: new Reader(kv), keys, now: assumed };
+      const [opening, locked, rows] = await Promise.all([
+        this.#readOpening(moment.reader),
+        Promise.all((locks ?? []).map((name) => this.#readLocked(moment.reader, name))),
+        answerQueries(moment, queries),
+      ]);
+      if (opening.pending) {
+        if (this.readOnly) throw new Conflict();
+        await this.#committer.finish(opening.pending);
+        continue;
+      }
+      const { at } = opening.head;
+      const now = Math.max(time, at);
+      if (judgeClock(now, [this.#machineTime(), at]) === "leap")
+        throw serverLeapt(this.place, now, this.#machineTime(), at);
+      this.#lastCommit = at > time ? at : 0;
+      if (Math.abs(now - assumed) > 1000) continue;
+      const parts = { kv, keys, lock: this.#lock, committer: this.#committer };
+      return new EtcdTransaction(parts, moment, opening, now, locked, withPools(rows, locked));
+    }
+  }
+
+  async #readLocked(reader: Reader, name: string): Promise<LockedPool> {
+    const [entry] = await reader.read({ key: this.keys.pool(name) });
+    return { name, entry };
+  }
+
+  async #readOpening(reader: Reader): Promise<Opening> {
+    const { store, head, epoch, events, pending } = this.keys;
+    const [storeRow, headRow, epochRow, eventsRow, pendingRow] = await Promise.all(
+      [store, head, epoch, events, pending].map(async (key) => (await reader.read({ key }))[0]),
+    );
+    const { offset, ...row } = storeRow ? storeRowOf(storeRow) : { id: "", layout: LAYOUT, offset: 0 };
+    const present = epochRow && epochOf(epochRow);
+    return {
+      head: {
+        ...row,
+        version: (headRow?.puts ?? 0) + offset,
+        epoch: present?.tag ?? "",
+        epochSince: present?.since ?? 0,
+        lastEvent: eventsRow ? newestEventOf(eventsRow) : 0,
+        at: headRow ? timeOf(headRow) : 0,
+      },
+      offset,
+      commits: headRow?.puts ?? 0,
+      storeRevision: storeRow?.revision ?? 0,
+      headRevision: headRow?.revision ?? 0,
+      pending: pendingRow,
+    };
+  }
+
+  lock(): Promise<() => Promise<void>> {
+    return this.#lock.acquire(LOCK_TIMEOUT_MS);
+  }
+
+  /** `repair`: commits with the time of the clock, although the last commit has a later time. */
+  async checkClock(repair: boolean): Promise<ClockFinding | undefined> {
+    const time = await this.#clock.now();
+    const { head } = await this.#readOpening(new Reader(this.kv));
+    const machine = this.#machineTime();
+    const verdict = judgeClock(time, [machine, head.at], head.at);
+    if (verdict === "sound") return undefined;
+    if (verdict === "leap") return { problem: serverLeapt(this.place, time, machine, head.at).what, repairable: false };
+    if (repair) {
+      await this.kv.txn([], [put(this.keys.head, JSON.stringify({ at: time }))]);
+    }
+    return { problem: headAhead(this.place, head.at, time), repairable: true };
+  }
+
+  async close(): Promise<void> {
+    this.kv.close();
+  }
+}
+
+/** Also the rows of locked pools. Those that have none get one if the transaction writes. */
+const withPools = (rows: Rows, locked: LockedPool[]): Rows => {
+  const pools = locked.map(({ name, entry }) => (entry ? poolOf(entry.value) : emptyPool(name)));
+  const names = new Set(locked.map(({ name }) => name));
+  return { ...rows, pools: [...pools, ...(rows.pools ?? []).filter(({ name }) => !names.has(name))] };
+};

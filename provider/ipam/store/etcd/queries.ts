@@ -1,0 +1,320 @@
+import type { LeaseRow, OfferRow } from "../../decide/rows";
+import { positionOf } from "../../extents";
+import type { LoggedEvent } from "../../types";
+import { hex } from "../columns";
+import { InvalidField } from "../fields";
+import { documents, epochs, freeRanges, leaseNames } from "../schema";
+import type { EpochRow, Query, Rows } from "../store";
+import {
+  componentText,
+  endOfPrefix,
+  eventsOf,
+  fromBytes,
+  isHeld,
+  type Keys,
+  lastComponents,
+  leaseBelowValue,
+  leaseOf,
+  offerOf,
+  padNumber,
+  poolOf,
+} from "./keys";
+import type { Entry, KeyRange } from "./kv";
+import type { Reader } from "./reader";
+
+/** Answers queries: each is one or two ranges, see `keys.ts`. */
+
+export interface Moment {
+  reader: Reader;
+  keys: Keys;
+  now: number;
+}
+
+/** Events are numbered by the revision of their commit. */
+export const EVENTS_IN_COMMIT = 4096;
+/**
+ * Keys of events begin with the revision of `head` that their transaction has read. Later commits have higher revisions, and a commit fails if `head`
+ * has been put at a revision that is higher by so many: so events after a revision are found by their keys.
+ */
+export const EVENT_WINDOW = 1000;
+
+/** Rows that several queries find come once. */
+export async function answerQueries(moment: Moment, queries: Query[]): Promise<Rows> {
+  const found = await Promise.all(queries.map((query) => answer(moment, query)));
+  const all = <K extends Exclude<keyof Rows, "free" | "active">>(
+    field: K,
+    keyOf: (row: NonNullable<Rows[K]>[number]) => string,
+  ) => {
+    const rows = found.flatMap((each) => (each[field] ?? []) as NonNullable<Rows[K]>[number][]);
+    return [...new Map(rows.map((row) => [keyOf(row), row])).values()];
+  };
+  return {
+    pools: all("pools", ({ name }) => name),
+    leases: all("leases", ({ uid }) => uid),
+    offers: all("offers", ({ owner, program }) => `${owner}\n${program}`),
+    documents: all("documents", ({ kind, key }) => `${kind}/${key}`),
+    epochs: all("epochs", ({ first }) => String(first)),
+    events: all("events", ({ id }) => String(id)),
+    free: found.flatMap(({ free = [] }) => free),
+    active: found.flatMap(({ active = [] }) => active),
+  };
+}
+
+async function answer(moment: Moment, query: Query): Promise<Rows> {
+  const { reader, keys, now } = moment;
+  const read = (range: KeyRange) => reader.read(range);
+  switch (query.of) {
+    case "pool":
+      return { pools: (await read({ key: keys.pool(query.name) })).map(({ value }) => poolOf(value)) };
+    case "pools":
+      return { pools: await readPools(moment, query) };
+    case "activePools":
+      return { active: await readActive(moment, query.prefix) };
+    case "lease":
+      return { leases: await readLeases(moment, [query.uid]) };
+    case "owner":
+      return { leases: rowsOf(await read(keys.below("owner", query.pool, query.owner))) };
+    case "name":
+      return { leases: await leasesAt(moment, [await read({ key: keys.at("name", query.name) })]) };
+    case "values":
+      return { leases: await readHolders(moment, query) };
+    case "ports": {
+      const ports = query.ports.map((port) => read({ key: keys.at("port", query.pool, hex(query.value), port) }));
+      return { leases: await leasesAt(moment, await Promise.all(ports)) };
+    }
+    case "sharers":
+      return { leases: await leasesBelow(moment, [await read(keys.below("share", query.pool, query.key))]) };
+    case "due": {
+      const { pool, limit } = query;
+      const until = (tree: string, time: number) => read({ ...upTo(keys.below(tree, pool), time), limit });
+      const due = await Promise.all([until("expires", now), until("rested", now + 1)]);
+      return { leases: await leasesBelow(moment, due) };
+    }
+    case "resting":
+      return {
+        leases: await leasesBelow(moment, [await read({ ...keys.below("ended", query.pool), limit: query.limit })]),
+      };
+    case "idle":
+      return { leases: await readIdle(moment, query) };
+    case "page":
+      return { leases: await readPage(moment, query) };
+    case "parents":
+      return { leases: await leasesBelow(moment, [await read(keys.below("parent", query.pool))]) };
+    case "free":
+      return { free: [{ query, rows: await readFree(moment, query) }] };
+    case "offersOf":
+      return { offers: (await read(keys.below("offer", query.owner))).map(({ value }) => offerOf(value)) };
+    case "offersIn": {
+      const found = await read(from(keys.below("offerin", query.pool), now));
+      return { offers: found.map(({ value }) => offerOf(value)) };
+    }
+    case "offersNamed":
+      return { offers: await offersBelow(moment, await read(keys.below("offername", query.name))) };
+    case "offersOfPool":
+      return { offers: await offersBelow(moment, await read(keys.below("offerpool", query.name))) };
+    case "offersWithPool": {
+      const key = `${keys.at("offerpool")}/${componentText(query.prefix)}`;
+      return { offers: await offersBelow(moment, await read({ key, end: endOfPrefix(key) })) };
+    }
+    case "past": {
+      const until = (tree: string) => read({ ...upTo(keys.below(tree), query.before), limit: query.limit });
+      const [ended, expired] = await Promise.all([until("past"), until("offerpast")]);
+      const [leases, offers] = await Promise.all([leasesBelow(moment, [ended]), readOffers(moment, expired)]);
+      return { leases, offers };
+    }
+    case "epoch":
+      return { epochs: await readEpoch(moment, query.version) };
+    case "documents":
+      return { documents: await readDocuments(moment, query) };
+    case "events":
+      return { events: await readEvents(moment, query) };
+  }
+}
+
+type Of<K extends Query["of"]> = Query & { of: K };
+type Range = Required<Pick<KeyRange, "key" | "end">>;
+
+const upTo = ({ key }: Range, before: number): Range => ({ key, end: `${key}${timeText(before)}` });
+const from = ({ key, end }: Range, time: number): Range => ({ key: `${key}${timeText(time)}`, end });
+const timeText = (time: number): string => padNumber(Math.min(Math.max(time, 0), Number.MAX_SAFE_INTEGER));
+
+const rowsOf = (entries: Entry[]): LeaseRow[] => entries.map(({ value }) => leaseOf(value));
+const lastOf = (key: string): string => lastComponents(key, 1)[0]!;
+
+/** The leases with these uids. All that another key names are there. */
+async function readLeases({ reader, keys }: Moment, uids: string[]): Promise<LeaseRow[]> {
+  const found = await Promise.all([...new Set(uids)].map((uid) => reader.read({ key: keys.at("lease", uid) })));
+  return rowsOf(found.flat());
+}
+
+const leasesBelow = (moment: Moment, found: Entry[][]): Promise<LeaseRow[]> =>
+  readLeases(
+    moment,
+    found.flat().map(({ key }) => lastOf(key)),
+  );
+
+/** The value of each key is a uid. */
+const leasesAt = (moment: Moment, found: Entry[][]): Promise<LeaseRow[]> =>
+  readLeases(
+    moment,
+    found.flat().map(({ key, value }) => leaseNames.decode({ name: key, uid: value }).uid),
+  );
+
+async function readOffers({ reader, keys }: Moment, entries: Entry[]): Promise<OfferRow[]> {
+  const pointers = entries.map(({ key }) => lastComponents(key, 2));
+  const found = await Promise.all(pointers.map((pointer) => reader.read({ key: keys.at("offer", ...pointer) })));
+  return found.flat().map(({ value }) => offerOf(value));
+}
+
+/** Those that have not expired. */
+const offersBelow = async (moment: Moment, entries: Entry[]): Promise<OfferRow[]> =>
+  (await readOffers(moment, entries)).filter(({ expiresAt }) => expiresAt >= moment.now);
+
+async function readPools({ reader, keys }: Moment, { prefix, after, limit }: Of<"pools">) {
+  const start = keys.pool(prefix);
+  const end = endOfPrefix(start);
+  const pools = [];
+  for (let key = [start, `${keys.pool(after)}\0`].sort()[1]!; key < end; ) {
+    const found = await reader.read({ key, end, limit });
+    for (const { value } of found) {
+      const pool = poolOf(value);
+      if (pool.spec) pools.push(pool);
+    }
+    if (found.length < limit || pools.length >= limit) break;
+    key = `${found.at(-1)!.key}\0`;
+  }
+  return pools.slice(0, limit);
+}
+
+async function readActive({ reader, keys, now }: Moment, prefix: string): Promise<string[]> {
+  const below = (tree: string) => {
+    const key = `${keys.at(tree)}/${componentText(prefix)}`;
+    return reader.read({ key, end: endOfPrefix(key), keysOnly: true });
+  };
+  const [expires, rested, offered] = await Promise.all([below("expires"), below("rested"), below("offerin")]);
+  const names = [
+    ...expires.map(({ key }) => lastComponents(key, 3)).filter(([, expiresAt]) => Number(expiresAt) < now),
+    ...rested.map(({ key }) => lastComponents(key, 3)),
+    ...offered.map(({ key }) => lastComponents(key, 4)).filter(([, expiresAt]) => Number(expiresAt) >= now),
+  ].map(([pool]) => pool!);
+  return [...new Set(names)];
+}
+
+/** Single values that end in the range; blocks from its first value on, until one begins behind it. */
+async function readHolders({ reader, keys }: Moment, { pool, first, last }: Of<"values">): Promise<LeaseRow[]> {
+  const all = keys.below("at", pool);
+  const singles = reader.read({ key: `${all.key}${hex(first)}`, end: `${all.key}${hex(last)}0` });
+  const leases: LeaseRow[] = [];
+  const limit = 16;
+  for (let { key, end } = keys.below("block", pool), start = `${key}${hex(first)}`; ; ) {
+    const found = await reader.read({ key: start, end, limit });
+    const page = found.map(({ value }) => leaseBelowValue(value));
+    leases.push(...page);
+    const isBehind = page
+      .at(-1)
+      ?.extents.concat(page.at(-1)?.resting ?? [])
+      .every((extent) => extent.first > last);
+    if (found.length < limit || isBehind) break;
+    start = `${found.at(-1)!.key}\0`;
+  }
+  return [...(await singles).map(({ value }) => leaseBelowValue(value)), ...leases];
+}
+
+async function readIdle({ reader, keys }: Moment, { pool, limit }: Of<"idle">): Promise<LeaseRow[]> {
+  const trees = ["at", "block"].map((tree) => reader.read({ ...keys.below(tree, pool), limit, orderBy: "VALUE" }));
+  const found = (await Promise.all(trees)).flat().filter(({ value }) => isHeld(value));
+  const leases = found.map(({ value }) => leaseBelowValue(value)).sort((a, b) => a.lastSeen - b.lastSeen);
+  return leases.slice(0, limit);
+}
+
+async function readPage(moment: Moment, { pool, after, limit }: Of<"page">): Promise<LeaseRow[]> {
+  const trees = await Promise.all(["at", "block"].map((tree) => readPositions(moment, tree, pool, after, limit)));
+  const leases = trees.flat().sort((a, b) => (positionOf(a) < positionOf(b) ? -1 : 1));
+  const last = leases[limit - 1];
+  return last ? leases.filter((lease) => positionOf(lease) <= positionOf(last)) : leases;
+}
+
+/** At least so many leases, or all, with their position in this tree. The last position is complete. */
+async function readPositions(
+  { reader, keys }: Moment,
+  tree: string,
+  pool: string,
+  after: bigint,
+  limit: number,
+): Promise<LeaseRow[]> {
+  const { key, end } = keys.below(tree, pool);
+  const leases = new Map<string, LeaseRow>();
+  const digits = (at: string) => at.slice(key.length, key.length + 32);
+  for (let start = `${key}${hex(after)}0`, isLast = false; ; ) {
+    const found = await reader.read({
+      key: start,
+      end: isLast ? `${key}${digits(start)}0` : end,
+      limit: isLast ? 0 : limit,
+    });
+    for (const entry of found) {
+      const lease = leaseBelowValue(entry.value);
+      if (hex(positionOf(lease)) === digits(entry.key)) leases.set(lease.uid, lease);
+    }
+    if (isLast || found.length < limit) return [...leases.values()];
+    isLast = leases.size >= limit;
+    start = `${found.at(-1)!.key}\0`;
+  }
+}
+
+async function readFree({ reader, keys }: Moment, { pool, zone, from, limit }: Of<"free">) {
+  const { key, end } = keys.below("free", pool, zone);
+  const found = await reader.read({ key: `${key}${hex(from)}`, end, limit });
+  return found.map((entry) => freeRanges.decode({ pool, zone, last: lastOf(entry.key), first: entry.value }));
+}
+
+/** The newest one is near, as a rule: etcd counts all keys of a range, and there may be 50,000. */
+async function readEpoch({ reader, keys }: Moment, version: number): Promise<EpochRow[]> {
+  const { key, end } = keys.below("epochs");
+  for (let span = 1024, start = version; start >= 0; start -= span, span *= 16) {
+    const until = start - span >= 0 ? `${key}${epochText(start - span)}` : end;
+    const [found] = await reader.read({ key: `${key}${epochText(start)}`, end: until, limit: 1 });
+    if (found) return [epochs.decode({ first: firstOf(found.key), tag: found.value })];
+  }
+  return [];
+}
+
+/** Epochs sort from the newest to the oldest. */
+export const epochText = (first: number): string => padNumber(Number.MAX_SAFE_INTEGER - first);
+const firstOf = (key: string): number => Number.MAX_SAFE_INTEGER - Number(lastOf(key));
+
+async function readDocuments({ reader, keys }: Moment, { kind }: Of<"documents">) {
+  const found = await reader.read(kind === "secret" ? keys.below("secret") : keys.below("document", kind));
+  return found.map(({ key, value }) => documents.decode({ kind, key: lastOf(key), value }));
+}
+
+/** Pages of commits, in the order of their keys, until they are behind all that can have an event of the answer. */
+async function readEvents({ reader, keys }: Moment, query: Of<"events">): Promise<LoggedEvent[]> {
+  const { after, limit, pool, since = 0 } = query;
+  const { key, end } = keys.below("event");
+  const revision = Math.floor(after / EVENTS_IN_COMMIT);
+  const events: LoggedEvent[] = [];
+  const page = 1000;
+  for (let start = `${key}${padNumber(Math.max(0, revision - EVENT_WINDOW))}`; ; ) {
+    const found = await reader.read({ key: start, end, limit: page });
+    const all = found.flatMap((entry) => eventsAt(entry));
+    events.push(
+      ...all.filter((event) => event.id > after && (pool === undefined || (event.pool === pool && event.at >= since))),
+    );
+    events.sort((a, b) => a.id - b.id);
+    const last = events[limit - 1];
+    const read = found.length > 0 ? headRevisionOf(found.at(-1)!.key) : 0;
+    if (found.length < page || (last && Math.floor(last.id / EVENTS_IN_COMMIT) < read)) return events.slice(0, limit);
+    start = `${found.at(-1)!.key}\0`;
+  }
+}
+
+const headRevisionOf = (key: string): number => Number(lastComponents(key, 5)[0]);
+
+export function eventsAt({ key, value, revision }: Entry): LoggedEvent[] {
+  try {
+    return eventsOf(value, revision * EVENTS_IN_COMMIT);
+  } catch (error) {
+    if (!(error instanceof InvalidField || error instanceof SyntaxError)) throw error;
+    throw new InvalidField(fromBytes(key));
+  }
+}

@@ -1,0 +1,225 @@
+import { isCount, isNumber, isOf, isWord, shape } from "../fields";
+import { isTimeToTrim } from "../head";
+import {
+  type Changes,
+  type Commit,
+  EPOCH_MS,
+  type EpochRow,
+  type Head,
+  KEPT_EPOCHS,
+  KEPT_EVENTS,
+  KEPT_MS,
+  type Query,
+  type Rows,
+  type Transaction,
+} from "../store";
+import type { Compare, RequestOp } from "./api";
+import { type Committer, corrupt, type Made, newCommitId, parse } from "./commit";
+import { type Keys, lastComponents } from "./keys";
+import { choose, del, type Entry, type EtcdKv, get, isUnchangedSince, put, wasPutAt, wasPutTimes } from "./kv";
+import type { EtcdLock } from "./lock";
+import { answerQueries, EVENT_WINDOW, EVENTS_IN_COMMIT, epochText, type Moment } from "./queries";
+import { eventWrites, guardsOf, type LockedPool, splitWrites, writesOf } from "./writes";
+
+/** The value of `store`. The version is how often `head` was put, and `offset`, for a store that was moved or recovered. */
+export interface StoreRow {
+  id: string;
+  layout: number;
+  offset: number;
+  move?: string;
+}
+
+/** The value of `epoch`. */
+interface Epoch {
+  tag: string;
+  since: number;
+}
+
+const epochShape = shape<Epoch>({ tag: (it) => it === "" || isWord(it), since: isNumber });
+const headShape = shape<{ at: number }>({ at: isNumber });
+
+export function epochOf({ key, value }: Entry): Epoch {
+  const epoch = parse(key, value);
+  if (!isOf(epochShape)(epoch)) throw corrupt(key);
+  return epoch as Epoch;
+}
+
+/** Of the last commit. */
+export function timeOf({ key, value }: Entry): number {
+  const head = parse(key, value);
+  if (!isOf(headShape)(head)) throw corrupt(key);
+  return (head as { at: number }).at;
+}
+
+export function newestEventOf({ key, value, revision }: Entry): number {
+  const count = Number(value);
+  if (!isCount(count)) throw corrupt(key);
+  return revision * EVENTS_IN_COMMIT + count - 1;
+}
+
+/** What every transaction reads. Revisions are 0 for keys that are absent. */
+export interface Opening {
+  head: Head;
+  offset: number;
+  /** How often `head` was put. */
+  commits: number;
+  storeRevision: number;
+  headRevision: number;
+  pending: Entry | undefined;
+}
+
+export interface Parts {
+  kv: EtcdKv;
+  keys: Keys;
+  lock: EtcdLock;
+  committer: Committer;
+}
+
+export class EtcdTransaction implements Transaction {
+  readonly head: Head;
+
+  constructor(
+    private readonly parts: Parts,
+    private readonly moment: Moment,
+    private readonly opening: Opening,
+    readonly now: number,
+    private readonly locked: LockedPool[],
+    readonly rows: Rows,
+  ) {
+    this.head = opening.head;
+  }
+
+  load(queries: Query[]): Promise<Rows> {
+    return answerQueries(this.moment, queries);
+  }
+
+  async commit(changes: Changes): Promise<Commit> {
+    const { now, opening, locked, moment, parts } = this;
+    const { keys, lock, committer } = parts;
+    const id = newCommitId();
+    const writes = writesOf(keys, changes, locked, await this.#readCleared(changes));
+    const stem = (count: number) => [opening.headRevision, now, count, id];
+    const events = eventWrites(keys, changes, stem);
+    const head = this.#headOperations(changes);
+    const split = splitWrites(writes, events);
+    const made = await committer.commit({
+      at: now,
+      id,
+      compares: [
+        ...locked.map(({ name, entry }) => wasPutAt(keys.pool(name), entry?.revision ?? 0)),
+        wasPutAt(keys.store, opening.storeRevision),
+        ...lock.compares,
+        ...head.compares,
+        ...guardsOf(keys, changes, writes, moment.reader.revision),
+      ],
+      operations: [...head.operations, ...lock.operations],
+      parts: split,
+    });
+    lock.noteCommit();
+    const logged = split.length > 1 ? await committer.findEvents([opening.headRevision, now], id) : undefined;
+    if (changes.isVersion && isTimeToTrim()) await this.#trim().catch(() => {});
+    const first = made.revision * EVENTS_IN_COMMIT;
+    return {
+      ...this.#versionAfter(made, changes),
+      events: logged ?? changes.events.map((event, i) => ({ ...event, id: first + i })),
+    };
+  }
+
+  async rollBack(): Promise<void> {}
+
+  async #readCleared({ free }: Changes): Promise<string[]> {
+    const { reader, keys } = this.moment;
+    const found = await Promise.all(
+      free.cleared.map(({ pool, zone }) => reader.read({ ...keys.below("free", pool, zone), keysOnly: true })),
+    );
+    return found.flat().map(({ key }) => key);
+  }
+
+  #versionAfter({ head, epoch }: Made, { head: given = {} }: Changes): Pick<Commit, "version" | "epoch"> {
+    const version = given.version ?? (head?.puts ?? 0) + this.opening.offset;
+    return { version, epoch: epoch ? epochOf(epoch).tag : "" };
+  }
+
+  /** How a commit changes the version, the epoch, and the row of the store. */
+  #headOperations(changes: Changes): { compares: Compare[]; operations: RequestOp[] } {
+    const { now, opening } = this;
+    const { keys } = this.parts;
+    const { isVersion, events, head: given, resetEpochs } = changes;
+    const putHead = isVersion ? [put(keys.head, JSON.stringify({ at: Math.max(now, opening.head.at) }))] : [];
+    // See `EVENT_WINDOW`.
+    const isRecent = isUnchangedSince(keys.head, undefined, opening.headRevision + EVENT_WINDOW);
+    const compares = events.length > 0 ? [isRecent] : [];
+    const { version, epoch = resetEpochs?.tag, epochSince, ...rest } = given ?? {};
+    const isReplaced = version !== undefined || epoch !== undefined || epochSince !== undefined;
+    if (isReplaced) compares.push(wasPutTimes(keys.head, opening.commits));
+    const { id, layout, move } = opening.head;
+    const commits = opening.commits + (isVersion ? 1 : 0);
+    const offset = version === undefined ? opening.offset : version - commits;
+    const row: StoreRow = { id, layout, ...(move !== undefined && { move }), ...rest, offset };
+    const operations = [
+      ...(given ? [put(keys.store, JSON.stringify(row))] : []),
+      ...(resetEpochs ? this.#resetEpochs(resetEpochs) : []),
+      ...(isReplaced ? [this.#putEpoch(epoch, epochSince)] : this.#nextEpoch(changes)),
+      ...putHead,
+    ];
+    return { compares, operations };
+  }
+
+  #putEpoch(tag = this.opening.head.epoch, since = this.opening.head.epochSince): RequestOp {
+    return put(this.parts.keys.epoch, JSON.stringify({ tag, since }));
+  }
+
+  /** A Txn must not delete what it puts. */
+  #resetEpochs({ first, tag }: EpochRow): RequestOp[] {
+    const { keys } = this.parts;
+    const { key: start, end } = keys.below("epochs");
+    const key = keys.at("epochs", epochText(first));
+    return [del(start, key), put(key, tag), del(`${key}\0`, end)];
+  }
+
+  /** Begins an epoch if the present one is older than a second, and no other version was made meanwhile. */
+  #nextEpoch({ isVersion, nextEpoch }: Changes): RequestOp[] {
+    const { now, opening } = this;
+    const { keys } = this.parts;
+    if (!isVersion || Math.abs(now - opening.head.epochSince) < EPOCH_MS) return [];
+    const begin = [
+      this.#putEpoch(nextEpoch, now),
+      put(keys.at("epochs", epochText(opening.head.version + 1)), nextEpoch),
+    ];
+    return [choose([wasPutTimes(keys.head, opening.commits)], begin)];
+  }
+
+  /** Deletes what is no longer kept. */
+  async #trim(): Promise<void> {
+    const { keys, kv, committer } = this.parts;
+    await committer.trim(this.now);
+    const { found } = await kv.txn(
+      [],
+      [
+        get({ ...keys.below("event"), keysOnly: true }),
+        get({ ...keys.below("epochs"), keysOnly: true, limit: KEPT_EPOCHS }),
+      ],
+    );
+    const [events, epochs] = found as [Entry[], Entry[]];
+    const oldest = oldestKept(
+      events.map(({ key }) => key),
+      this.now,
+    );
+    const operations = [
+      ...(oldest ? [del(keys.below("event").key, oldest)] : []),
+      ...(epochs.length === KEPT_EPOCHS ? [del(`${epochs.at(-1)!.key}\0`, keys.below("epochs").end)] : []),
+    ];
+    if (operations.length > 0) await kv.txn([], operations);
+  }
+}
+
+/** The oldest of these keys of events that is kept; undefined: all are. */
+function oldestKept(all: string[], now: number): string | undefined {
+  let count = 0;
+  for (let i = all.length - 1; i >= 0; i--) {
+    const [, at, events] = lastComponents(all[i]!, 5).map(Number);
+    count += events!;
+    if (count > KEPT_EVENTS || at! < now - KEPT_MS) return all[i + 1] ?? `${all[i]}\0`;
+  }
+  return undefined;
+}

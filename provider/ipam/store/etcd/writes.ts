@@ -1,0 +1,169 @@
+import type { LeaseRow, OfferRow } from "../../decide/rows";
+import { sharingKeyOf } from "../../decide/rows";
+import { hex } from "../columns";
+import type { Changes } from "../store";
+import type { Compare } from "./api";
+import { eventsText, type Keys, poolText } from "./keys";
+import { type Entry, isAbsent, isUnchangedSince } from "./kv";
+
+/** What a commit writes. null deletes. */
+export type Write = [key: string, value: string | null];
+
+/** What a transaction has read of the pools that it locks. */
+export interface LockedPool {
+  name: string;
+  entry: Entry | undefined;
+}
+
+/** Keys of changed rows and of pools whose rows have changed. Each key comes once. */
+export function writesOf(
+  keys: Keys,
+  changes: Changes,
+  locked: LockedPool[],
+  cleared: string[],
+): Map<string, string | null> {
+  const { pools, leases, offers, documents, free } = changes;
+  const changed = [...changesOf(leases, (row) => keys.ofLease(row)), ...changesOf(offers, (row) => keys.ofOffer(row))];
+  const deleted = [
+    ...changed.flatMap(({ before, after }) => [...before.keys()].filter((key) => !after.has(key))),
+    ...documents.deleted.map(({ kind, key }) => keys.document(kind, key)),
+    ...cleared,
+    ...free.deleted.map(({ pool, zone, last }) => keys.free(pool, zone, last)),
+    ...pools.deleted.map(({ name }) => keys.pool(name)),
+  ];
+  const put: [string, string][] = [
+    ...changed.flatMap(({ before, after }) => [...after].filter(([key, text]) => before.get(key) !== text)),
+    ...documents.put.map(({ kind, key, value }): [string, string] => [keys.document(kind, key), value]),
+    ...free.put.map(({ pool, zone, first, last }): [string, string] => [keys.free(pool, zone, last), hex(first)]),
+    ...pools.put.map((pool): [string, string] => [keys.pool(pool.name), poolText(pool)]),
+  ];
+  const writes = new Map<string, string | null>([...deleted.map((key): Write => [key, null]), ...put]);
+  for (const [key, text] of touchedPools(keys, changes, locked)) if (!writes.has(key)) writes.set(key, text);
+  return writes;
+}
+
+/** Locked pools that have no row, or whose rows have changed: the key of a pool is put then, so that others notice. */
+function touchedPools(keys: Keys, { leases, offers, free }: Changes, locked: LockedPool[]): [string, string][] {
+  const before = [
+    ...leases.put.flatMap((row) => leases.before(row) ?? []),
+    ...offers.put.flatMap((row) => offers.before(row) ?? []),
+  ];
+  const rows = [
+    ...before,
+    ...leases.put,
+    ...leases.deleted,
+    ...offers.put,
+    ...offers.deleted,
+    ...free.put,
+    ...free.deleted,
+  ];
+  const names = new Set([...rows, ...free.cleared].map(({ pool }) => pool));
+  return locked
+    .filter(({ name, entry }) => !entry || names.has(name))
+    .map(({ name, entry }) => [keys.pool(name), entry?.value ?? poolText(emptyPool(name))]);
+}
+
+export const emptyPool = (name: string) => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
+
+interface Entries {
+  before: Map<string, string>;
+  after: Map<string, string>;
+}
+
+const NONE = new Map<string, string>();
+
+function changesOf<R extends LeaseRow | OfferRow>(
+  { put, deleted, before }: { put: R[]; deleted: R[]; before(row: R): R | undefined },
+  entriesOf: (row: R) => Map<string, string>,
+): Entries[] {
+  const entriesBefore = (row: R) => {
+    const stored = before(row);
+    return stored ? entriesOf(stored) : NONE;
+  };
+  return [
+    ...put.map((row) => ({ before: entriesBefore(row), after: entriesOf(row) })),
+    ...deleted.map((row) => ({ before: entriesOf(row), after: NONE })),
+  ];
+}
+
+/** Events of one key. */
+const MAX_EVENTS = 1000;
+
+/** `stem`: the key of the events without their number and count. */
+export function eventWrites(keys: Keys, { events }: Changes, stem: (count: number) => (string | number)[]): Write[][] {
+  const groups: Write[][] = [];
+  for (let i = 0; i < events.length; i += MAX_EVENTS) {
+    const group = events.slice(i, i + MAX_EVENTS);
+    const key = keys.at("event", ...stem(group.length), i / MAX_EVENTS);
+    groups.push([
+      [key, eventsText(group)],
+      [keys.events, String(group.length)],
+    ]);
+  }
+  return groups;
+}
+
+/** Comparisons of one kind in a Txn; etcd takes 128 in all. */
+const MAX_COMPARES = 40;
+
+/**
+ * Rows that other transactions may change although they lock other pools: names, offers and documents. And values that are new must have no holder,
+ * a second guard behind the lock of the pool.
+ */
+export function guardsOf(
+  keys: Keys,
+  changes: Changes,
+  writes: Map<string, string | null>,
+  revision: number,
+): Compare[] {
+  const { leases, offers, documents } = changes;
+  const unchanged = (tree: string, all: string[]): Compare[] => {
+    const { key, end } = keys.below(tree);
+    return all.length <= MAX_COMPARES
+      ? all.map((each) => isUnchangedSince(each, undefined, revision))
+      : [isUnchangedSince(key, end, revision)];
+  };
+  const names = [...writes.keys()].filter((key) => key.startsWith(keys.below("name").key));
+  const kinds = new Set([...documents.put, ...documents.deleted].map(({ kind }) => kind));
+  const offerKeys = [...offers.put, ...offers.deleted].map(({ owner, program }) => keys.at("offer", owner, program));
+  return [
+    ...unchanged("name", names),
+    ...unchanged("offer", offerKeys),
+    ...[...kinds].map((kind) => {
+      const { key, end } = kind === "secret" ? keys.below("secret") : keys.below("document", kind);
+      return isUnchangedSince(key, end, revision);
+    }),
+    ...newValues(keys, leases, writes).slice(0, MAX_COMPARES),
+  ];
+}
+
+function newValues(keys: Keys, { put, before }: Changes["leases"], writes: Map<string, string | null>): Compare[] {
+  const freed = new Set(
+    [...writes].filter(([, text]) => text === null).map(([key]) => key.slice(0, key.lastIndexOf("/"))),
+  );
+  const isNew = (lease: LeaseRow) => lease.endedAt === undefined && sharingKeyOf(lease) === undefined && !before(lease);
+  const ranges = put.filter(isNew).flatMap(({ pool, extents }) => extents.map((extent) => keys.heldAt(pool, extent)));
+  return ranges.filter(({ key }) => !freed.has(key.slice(0, -1))).map(({ key, end }) => isAbsent(key, end));
+}
+
+/** Operations of a Txn, and bytes, that leave room for those that every commit has. */
+const [MAX_WRITES, MAX_BYTES] = [100, 400_000];
+
+/** Parts that fit into one Txn each. No part has a key twice. */
+export function splitWrites(writes: Map<string, string | null>, events: Write[][]): Write[][] {
+  const parts: Map<string, string | null>[] = [new Map()];
+  let bytes = 0;
+  for (const group of [...[...writes].map((write) => [write]), ...events]) {
+    const length = group.reduce((sum, [key, text]) => sum + key.length + (text?.length ?? 0), 0);
+    const part = parts.at(-1)!;
+    const isFull =
+      part.size + group.length > MAX_WRITES || bytes + length > MAX_BYTES || group.some(([key]) => part.has(key));
+    if (isFull && part.size > 0) {
+      parts.push(new Map());
+      bytes = 0;
+    }
+    bytes += length;
+    for (const [key, text] of group) parts.at(-1)!.set(key, text);
+  }
+  return parts.map((part) => [...part]);
+}
