@@ -31,8 +31,7 @@ export function findSeen(
   seen: StoreIdentity,
   place: string,
 ): SeenEpoch {
-  if (head.id !== seen.id && !recovered.includes(seen.id))
-    throw anotherStoreError(place, head.version === 0 ? undefined : head.id, seen);
+  if (head.id !== seen.id && !recovered.includes(seen.id)) throw anotherStoreError(place, head, seen);
   if (head.version < seen.version) throw behindError(place, head.version, seen);
   const epoch = epochs.filter(({ first }) => first <= seen.version).sort((a, b) => b.first - a.first)[0];
   if (!epoch) return { first: 0, last: seen.version, recovered: false }; // older than the epochs that are kept
@@ -57,9 +56,9 @@ const divergedError = (place: string, seen: StoreIdentity): OverlayError =>
     RESTORE,
   );
 
-const anotherStoreError = (place: string, id: string | undefined, seen: StoreIdentity): OverlayError =>
+const anotherStoreError = (place: string, { id, version }: Head, seen: StoreIdentity): OverlayError =>
   new OverlayError(
     "STORE_LOST",
-    `The store at ${place} is ${id === undefined ? "new" : `store ${id}`}, but this stack was deployed with store ${seen.id}. Nothing is given out.`,
+    `The store at ${place} is ${version === 0 ? "new" : `store ${id}`}, but this stack was deployed with store ${seen.id}. Nothing is given out.`,
     "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
   );

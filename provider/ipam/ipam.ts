@@ -165,7 +165,7 @@ export class LocalIpam implements Ipam {
     const claims = (state: State) => requests.map((request) => claim(state, request));
     try {
       const [leases, commit] = await this.#write(locks, found, claims, terms);
-      for (const lease of leases) if (commit) this.#versions.set(lease, commit);
+      for (const lease of leases) if (commit) this.#versions.set(lease, versionIn(commit));
       return leases;
     } catch (error) {
       if (isOverlayError(error)) this.settings.observer?.claimFailed?.(requests[0]?.pool ?? "", error);
@@ -190,7 +190,7 @@ export class LocalIpam implements Ipam {
     if (dryRun) return this.#read(found, work);
     const locks = [pool, ...(changes.childPool ? [changes.childPool.name] : [])];
     const [lease, commit] = await this.#write(locks, found, work);
-    if (commit) this.#versions.set(lease, commit);
+    if (commit) this.#versions.set(lease, versionIn(commit));
     return lease;
   }
 
@@ -425,8 +425,10 @@ export class LocalIpam implements Ipam {
   }
 }
 
+const versionIn = ({ version, epoch }: Commit): StoreVersion => ({ version, epoch });
+
 /** The lock of what belongs to no pool. */
-const STORE = "";
+const STORE = "store";
 
 /** What a request concerns, as far as that is known before the decision. */
 function queriesOf(request: Request): Query[] {

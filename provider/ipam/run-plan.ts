@@ -141,7 +141,14 @@ export class RunPlan {
     return this.ipam.withdraw(request.owner, programOf(request as Request), request.pool);
   }
 
-  async claim(request: Request): Promise<Lease> {
+  /** With a child pool that follows from the values, these are chosen first. */
+  async claim({ childPool, ...request }: PlannedRequest): Promise<Lease> {
+    if (typeof childPool !== "function") return this.#claim({ ...request, ...(childPool && { childPool }) });
+    const want = request.want ?? (await this.offer(request, { inUp: true })).extents;
+    return this.#claim({ ...request, want, childPool: childPool(want) });
+  }
+
+  async #claim(request: Request): Promise<Lease> {
     this.#notePlan(request, request.want);
     const started = Date.now();
     const mayEnd: string[] = [];

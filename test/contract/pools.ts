@@ -115,7 +115,7 @@ export function poolContract(engine: Engine): void {
     await pool.close("space/default", net.leaseId);
   });
 
-  test("the history of the last hundred deleted pools is kept", async () => {
+  test("the history of deleted pools is kept", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     const opener = (i: number) => ({
       ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
@@ -137,8 +137,8 @@ export function poolContract(engine: Engine): void {
     const lines = async (i: number) => (await pool.history(`pool/${i}`)).length;
     for (const i of [0, 1, 2]) await createAndDelete(i);
     await pool.claim(opener(1));
-    for (let i = 3; i < 103; i++) await createAndDelete(i);
-    expect([await lines(0), await lines(1), await lines(2), await lines(3)]).toEqual([0, 2, 0, 2]);
+    await createAndDelete(3);
+    expect([await lines(0), await lines(1), await lines(2), await lines(3)]).toEqual([2, 2, 2, 2]);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -158,7 +158,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.claim({ ...network("n", "10.0.0.0/8"), owner: "a new one" })).toMatchObject({
       owner: "a new one",
     });
-    expect(firstOf(await pool.claim(runner("n", "s")))).toBe(1n);
+    expect(firstOf(await pool.claim(runner("n", "s")))).toBe(2n); // as its preview has shown
     expect((await pool.history("network/n")).map(({ what }) => what)).toEqual(["claimed", "released", "claimed"]);
     expect(await pool.fsck()).toEqual([]);
   });

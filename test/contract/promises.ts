@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Pool, Request } from "../../provider/pool/types";
-import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
 
 /** An up gives the values that the preview showed, or stops with the reason. */
 export function promiseContract(engine: Engine): void {
@@ -12,75 +12,61 @@ export function promiseContract(engine: Engine): void {
   test("an offer belongs to a request: a branch that requests a value changes nothing for main", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
+    const onBranch = { ...requestFor(n, "7"), program: "branch" };
     expect(firstOf(await pool.offer(by(n)))).toBe(1n);
-    expect(firstOf(await another().offer(requestFor(n, "7")))).toBe(7n);
+    expect(firstOf(await another().offer(onBranch))).toBe(7n);
     const up = another();
     expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(1n);
     expect(firstOf(await up.claim(requestFor(n, "1")))).toBe(1n);
     // The branch's own offer stands until it expires.
     expect(await pool.find("pool/p", { value: 7n })).toMatchObject({ owner: n, state: "offered" });
-    expect(firstOf(await another().offer(requestFor(n, "7")))).toBe(7n);
+    expect(firstOf(await another().offer(onBranch))).toBe(7n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("within one run an offer counts as held; the next run gives the value to the request by value", async () => {
+  test.each([false, true])(
+    "a value that the program names is not chosen for another resource, in any order: %s",
+    async (isReversed) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, small);
+      const requests = inProgram("main", by(n), requestFor(r, "1"));
+      if (isReversed) requests.reverse();
+      for (const inUp of [false, false, true]) {
+        const run = another();
+        for (const request of requests) {
+          const { warnings, ...offer } = await run.offer(request, { inUp });
+          expect([firstOf(offer), warnings]).toEqual([request.owner === n ? 2n : 1n, undefined]);
+        }
+      }
+      expect(await pool.fsck()).toEqual([]);
+    },
+  );
+
+  test("a value that is an output is not declared: the second request is refused, in preview and up alike", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
-    const first = another();
-    expect(firstOf(await first.offer(by(n)))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(
-      /RUNNER_ID_TAKEN: Runner id 1 .* promised to IPReservation n in this run\. It is now kept for IPReservation r.* Run preview again/,
-    );
-    const second = another();
-    const moved = await second.offer(by(n));
-    expect(firstOf(moved)).toBe(2n);
-    expect(moved.warnings?.[0]).toMatch(/Runner id 1 .* was promised to IPReservation n .* promised to \S*::r/);
-    expect(firstOf(await second.offer(requestFor(r, "1")))).toBe(1n);
-    const up = another();
-    expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.offer(requestFor(r, "1"), { inUp: true }))).toBe(1n);
-    expect([firstOf(await up.claim(requestFor(n, "2"))), firstOf(await up.claim(requestFor(r, "1")))]).toEqual([
-      2n,
-      1n,
-    ]);
-    expect(await pool.fsck()).toEqual([]);
+    for (const inUp of [false, true]) {
+      const run = another();
+      expect(firstOf(await run.offer(by(n), { inUp }))).toBe(1n);
+      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    }
   });
 
-  test("an up stops if the preview of another branch has taken a value that this program was shown", async () => {
-    const { pool, another } = await createFixture(engine);
-    await createPool(pool, small);
-    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
-    expect(firstOf(await pool.offer(main))).toBe(1n);
-    const first = another();
-    expect(firstOf(await first.offer(branch))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
-    expect(firstOf(await another().offer(branch))).toBe(2n);
-    await expect(another().offer(main, { inUp: true })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
-    );
-    // The branch was shown the new value, and goes on with it; so does main after a preview, which says so.
-    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
-    const shown = await another().offer(main);
-    expect([firstOf(shown), shown.warnings?.[0]]).toEqual([2n, expect.stringMatching(/^Runner id 1 .* was promised/)]);
-    const up = another();
-    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
-    expect(await pool.fsck()).toEqual([]);
-  });
-
-  test("a value that another branch had taken is given as shown if it is free again", async () => {
+  test("two branches may be shown one value: the first that is deployed has it, the other's up stops", async () => {
     const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
-    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
-    await pool.offer(main);
-    const first = another();
-    await first.offer(branch);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
-    pass(3000);
-    expect(firstOf(await another().offer(branch))).toBe(2n);
-    pass(601); // the offer to r expires
-    expect(firstOf(await another().offer(main, { inUp: true }))).toBe(1n);
-    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
+    const main = by(n, { program: "main" });
+    const branch = inProgram("branch", by(n), requestFor(r, "1"));
+    expect(firstOf(await pool.offer(main))).toBe(1n);
+    for (const [i, request] of branch.entries()) expect(firstOf(await another().offer(request))).toBe([2n, 1n][i]);
+    const up = another();
+    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
+    const held = await up.claim({ ...main, want: extents("1") });
+    await expect(another().offer(branch[1]!, { inUp: true, movesAway: () => false })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation r at .* and is now reserved by \S*::n\./,
+    );
+    pass(3601);
+    await pool.release("pool/p", held.leaseId);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -105,14 +91,19 @@ export function promiseContract(engine: Engine): void {
     }
   });
 
-  test("an offer to another branch of a resource that this run has checked is ended for a request by value", async () => {
+  test("an offer to another branch does not stop a request by value", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
-    await another().offer(requestFor(r, "2"));
+    const onBranch = { ...requestFor(r, "2"), program: "branch" };
+    await another().offer(onBranch);
     const main = another();
-    expect(firstOf(await main.offer(by(r)))).toBe(1n);
-    expect(firstOf(await main.offer(requestFor(n, "2")))).toBe(2n);
-    await expect(another().offer(requestFor(r, "2"), { inUp: true })).rejects.toThrow(/^PLAN_STALE: Runner id 2 /);
+    const [first, second] = inProgram("main", by(r), requestFor(n, "2"));
+    expect(firstOf(await main.offer(first!))).toBe(1n);
+    expect(firstOf(await main.offer(second!))).toBe(2n);
+    await main.claim(second!);
+    await expect(another().offer(onBranch, { inUp: true, movesAway: () => false })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 2 /,
+    );
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -178,7 +169,7 @@ export function promiseContract(engine: Engine): void {
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
     const offer = await another().offer(requestFor(r, "1"));
-    expect(offer).toMatchObject({ owner: r, state: "offered", waitsFor: [held.uid] });
+    expect(offer).toMatchObject({ owner: r, state: "offered", afterLease: [held.uid] });
     expect(await pool.fsck()).toEqual([]);
     await pool.release("pool/p", held.leaseId);
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: r, state: "offered" });
@@ -239,7 +230,7 @@ export function promiseContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
-    await another().offer(requestFor(r, "1"));
+    await another().offer({ ...requestFor(r, "1"), program: "branch" });
     await pool.release("pool/p", held.leaseId);
     const up = another();
     expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(1n);
@@ -251,13 +242,10 @@ export function promiseContract(engine: Engine): void {
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
-    const before = { prefer: held.extents };
-    const first = another();
-    expect(firstOf(await first.offer(by(n, before)))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
+    const [before, byValue] = inProgram("main", by(n, { prefer: held.extents }), requestFor(r, "1"));
     for (const run of [another(), another()]) {
-      expect(firstOf(await run.offer(by(n, before)))).toBe(2n);
-      expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
+      expect(firstOf(await run.offer(before!))).toBe(2n);
+      expect(firstOf(await run.offer(byValue!))).toBe(1n);
     }
   });
 
@@ -348,8 +336,9 @@ export function promiseContract(engine: Engine): void {
       const opener = await open(pool);
       const [neighbour, held] = [await pool.claim(requestFor(r, "66")), await pool.claim(requestFor(n, "77"))];
       const branch = another(); // A swap: both offers wait.
-      await branch.offer(requestFor(n, "66"), { movesAway: () => true });
-      await branch.offer(requestFor(r, "77"), { movesAway: () => true });
+      const onBranch = (request: Request) => branch.offer({ ...request, program: "branch" }, { movesAway: () => true });
+      await onBranch(requestFor(n, "66"));
+      await onBranch(requestFor(r, "77"));
       await pool.release("pool/p", neighbour.leaseId);
       pass(1);
       await pool.release("pool/p", held.leaseId);

@@ -101,12 +101,6 @@ export function timeContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("when it is released", async () => {
-      const { pool, offer } = await offerQuarantined();
-      expect(await pool.release("pool/p", offer.leaseId)).toBe(true);
-      expect(await pool.leases("pool/p")).toMatchObject([quarantined]);
-    });
-
     test("when its owner previews again", async () => {
       const { pool, pass } = await offerQuarantined();
       pass(30);

@@ -68,10 +68,17 @@ export function change(
 ): Lease {
   const lease = mustBeCurrent(state, pool, leaseId);
   mustMeet(state, lease, onlyIf);
+  expireOverdue(state, pool);
   const spec = state.pool(pool)!.spec!;
   if (changes.tenant !== undefined) mustBeOfTenant(spec, changes.tenant ?? undefined);
   const changed = applyChanges(state, lease, changes);
-  const ask: Ask = { state, pool: { spec, stored: spec }, request: requestFor(changed, lease, changes), isClaim: true };
+  const ask: Ask = {
+    state,
+    pool: { spec, stored: spec },
+    request: requestFor(changed, lease, changes),
+    isClaim: true,
+    wasShown: false,
+  };
   mustKeepKey(state, spec, lease, changes.extents ? undefined : sharingKeyOf(changed));
   if (changes.extents) choose(ask);
   if (changes.ports)

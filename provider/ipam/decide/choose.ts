@@ -78,6 +78,8 @@ export interface Ask {
   pool: Pool;
   request: Request;
   isClaim: boolean;
+  /** A preview has shown the values: if they are taken, the error is `PLAN_STALE`. */
+  wasShown: boolean;
   /** What the program of the request was shown. */
   shown?: OfferRow | undefined;
 }
@@ -98,7 +100,7 @@ export function choose(ask: Ask): Choice {
 // By value
 
 function chooseByValue(ask: Ask, values: Extent[]): Choice {
-  const { state, request, isClaim } = ask;
+  const { state, request, wasShown } = ask;
   const { spec } = ask.pool;
   if (values.some((extent) => sizeOf(extent) > 1n) && spec.avoidBoundaryIps) throw noBlocksError(spec);
   for (const extent of values) mustBeGivable(spec, extent);
@@ -106,7 +108,7 @@ function chooseByValue(ask: Ask, values: Extent[]): Choice {
   const choice = choiceOf(values);
   for (const holder of findBlockers(ask, values)) {
     const reason = isOffer(holder) ? undefined : mayEvict(ask, holder);
-    if (!reason) throw heldError(spec, ask, values, holder, isClaim ? planStaleError : takenError);
+    if (!reason) throw heldError(spec, ask, values, holder, wasShown ? planStaleError : takenError);
     choice.evicted.push(holder as LeaseRow);
     choice.reason = reason;
   }

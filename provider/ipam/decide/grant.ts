@@ -10,6 +10,7 @@ import {
   quotaError,
 } from "../errors";
 import { covers, fits, mergeExtents, sameExtents, subtract, total, zonesOf } from "../extents";
+import { KEPT_MS } from "../store/store";
 import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Request } from "../types";
 import { leasesOfRequester, mustBeHoldable, show } from "./access";
 import { change } from "./change";
@@ -67,7 +68,7 @@ export function offer(state: State, request: OfferRequest): Lease {
   expireOverdue(state, request.pool);
   const program = programOf(request);
   const shown = state.offer(request.owner, program);
-  const ask: Ask = { state, pool, request, isClaim: false, shown };
+  const ask: Ask = { state, pool, request, isClaim: false, wasShown: false, shown };
   const own = findHeld(ask, false);
   if (own) return offerHeld(ask, own, shown);
   const recalled = shown && recall(ask, shown, request.inUp === true);
@@ -116,6 +117,7 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
   const { state, pool, request } = ask;
   const { spec } = pool;
   if (request.want ? !answers(shown, request) : !isSameKind(shown, request)) return undefined;
+  if (state.now > shown.expiresAt + KEPT_MS) return undefined;
   const { onPortConflict, ports = [] } = request;
   if (onPortConflict === "anotherAddress" && findPortHolder(state, request, shown.extents, ports)) return undefined;
   if (shown.pool !== request.pool) {
@@ -225,7 +227,7 @@ export function claim(state: State, request: Request): Lease {
     .filter((lease) => isLive(lease, state.now));
   if (request.idempotent && mine[0]) return claimAgain(state, pool.spec, request, mine[0]);
   const shown = findAnswered(state, request);
-  const ask: Ask = { state, pool, request, isClaim: true, shown };
+  const ask: Ask = { state, pool, request, isClaim: true, wasShown: true, shown };
   const own = findHeld(ask, true) ?? findResized(request, mine);
   const keeps = own !== undefined && answers(own, request);
   if (own) mustKeepKey(state, pool.spec, own, keeps ? sharingKeyOf(request) : undefined);

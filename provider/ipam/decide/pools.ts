@@ -44,7 +44,10 @@ export function specOf(state: State, name: string, program?: string): PoolSpec |
   const row = state.pool(name);
   if (row?.spec) return row.spec;
   if (name.startsWith(SPACES)) return spaceSpec(name);
-  const offers = state.offersOfPool(name).sort((a, b) => b.updatedAt - a.updatedAt);
+  const offers = state
+    .offersOfPool(name)
+    .filter((offer) => specOf(state, offer.pool, program))
+    .sort((a, b) => b.updatedAt - a.updatedAt);
   return (offers.find((offer) => offer.program === program) ?? offers[0])?.childPool;
 }
 

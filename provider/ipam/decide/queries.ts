@@ -1,12 +1,13 @@
 import { MAX_IP } from "../../addressing/ip";
 import { fullnessWarning } from "../errors";
-import { capacityOf, freeIn, intersect, positionOf, single, zonesOf } from "../extents";
+import { capacityOf, fits, freeIn, intersect, positionOf, single, zonesOf } from "../extents";
+import { KEPT_MS } from "../store/store";
 import type { By, Extent, Lease, LeaseFilter, PoolPage, PoolSpec, Usage } from "../types";
 import { findCurrent } from "./change";
 import { countHeld } from "./grant";
 import { expireOverdue } from "./lease";
 import { newPoolRow, specOf } from "./pools";
-import { isLive, type LeaseRow, offerToLease, toLease } from "./rows";
+import { isLive, type LeaseRow, type OfferRow, offerToLease, sharingKeyOf, toLease } from "./rows";
 import type { State } from "./state";
 
 /** Reads. They do not return leases that have expired, even if those are still in the store: a read ends them in its state, which is not stored. */
@@ -44,8 +45,14 @@ export function find(state: State, pool: string, by: By): Lease | undefined {
 
 /** The newest offer in the pool that this holds for. */
 function findOffer(state: State, pool: string, isIt: (offer: Lease) => boolean): Lease | undefined {
-  const offers = state.offersIn(pool).sort((a, b) => b.createdAt - a.createdAt);
+  const offers = offersIn(state, pool).sort((a, b) => b.createdAt - a.createdAt);
   return offers.map(offerToLease).find(isIt);
+}
+
+/** Live offers. One that the pool cannot give since it has changed is only a record. */
+function offersIn(state: State, pool: string): OfferRow[] {
+  const spec = state.pool(pool)?.spec;
+  return state.offersIn(pool).filter((offer) => !spec || fits(spec, offer));
 }
 
 /** The lease or offer that has this name, in any pool. */
@@ -66,6 +73,7 @@ export function findOfferOf(state: State, owner: string, program: string): Lease
 export function findEnded(state: State, pool: string, uid: string): Lease | undefined {
   const lease = state.lease(uid);
   if (lease?.pool !== pool || isLive(lease, state.now)) return undefined;
+  if ((lease.endedAt ?? lease.expiresAt!) + KEPT_MS < state.now) return undefined;
   const freeAt = (lease.endedAt ?? lease.expiresAt!) + state.terms.quarantine * 1000;
   const rests = lease.endedAt === undefined ? { resting: lease.extents, freeAt } : {};
   return toLease({ ...lease, ...rests }, state.now);
@@ -79,7 +87,7 @@ export function listLeases(
 ): Lease[] {
   if (!specOf(state, pool)) return [];
   expireAll(state, pool);
-  const offers = state.offersIn(pool).filter(({ afterLease }) => afterLease.every((uid) => !isHeld(state, uid)));
+  const offers = offersIn(state, pool).filter((offer) => !isHeld(state, offer));
   const leases = owner === undefined ? state.page(pool, after, Math.min(limit, EVERY)) : state.leasesOf(pool, owner);
   const listed = leases
     .filter(({ endedAt, resting }) => endedAt === undefined || resting)
@@ -95,9 +103,12 @@ export function listLeases(
   return all.filter((lease) => positionOf(lease) <= last);
 }
 
-function isHeld(state: State, uid: string): boolean {
-  const lease = state.lease(uid);
-  return lease !== undefined && isLive(lease, state.now);
+/** Whether leases hold the values of an offer, and do not share them with it. */
+function isHeld(state: State, offer: OfferRow): boolean {
+  const key = sharingKeyOf(offer);
+  return state.holdersOf(offer.pool, offer.extents).some((lease) => {
+    return isLive(lease, state.now) && (key === undefined || sharingKeyOf(lease) !== key);
+  });
 }
 
 /** Ends what is overdue in the state of a read. */
@@ -109,8 +120,8 @@ export function listPools(state: State, prefix = "", { after = "", limit = Infin
   const stored = state.poolsFrom(prefix, after, Math.min(limit, EVERY)).flatMap(({ spec }) => spec ?? []);
   const offered = state
     .offersWithPool(prefix)
-    .flatMap(({ childPool }) => childPool ?? [])
-    .filter(({ name }) => name > after && !state.hasSpec(name));
+    .filter(({ childPool }) => childPool!.name > after && !state.pool(childPool!.name)?.spec)
+    .flatMap(({ childPool }) => specOf(state, childPool!.name) ?? []);
   const byName = new Map([...offered, ...stored].map((spec) => [spec.name, spec]));
   return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1)).slice(0, limit);
 }
@@ -141,7 +152,7 @@ export function usage(state: State, pool: string): Usage | undefined {
   if (!spec) return undefined;
   expireAll(state, pool);
   const { reserved, used, resting } = state.pool(pool) ?? newPoolRow(pool);
-  const offers = state.offersIn(pool);
+  const offers = offersIn(state, pool);
   const held = countHeld(state, { spec });
   const warning = fullnessWarning(spec, held);
   const hidden =

@@ -111,8 +111,6 @@ export class State {
     return found.sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
-  hasSpec = (name: string): boolean => this.pools.get(name)?.spec !== undefined;
-
   /** Pools that the decision needs to lock besides. */
   get missingLocks(): string[] {
     return [...this.#names];
