@@ -45,13 +45,13 @@ export function identityContract(engine: Engine): void {
     await another().mustInclude(own);
     await expect(another().mustInclude({ ...seen, version: 50 })).rejects.toThrow(/version 50 of it was seen/);
     await pool.adoptIdentity(["lost"], 7);
-    expect(await pool.identity()).toMatchObject({ id: own.id, version: 42 });
+    expect(await pool.identity()).toMatchObject({ id: own.id, version: 40 });
   });
 
   test("an unused store becomes the store that is recovered into it", async () => {
     const { pool } = await createFixture(engine);
     await pool.adoptIdentity(["lost", "also-lost"], 40);
-    expect(await pool.identity()).toMatchObject({ id: "lost", version: 41 });
+    expect(await pool.identity()).toMatchObject({ id: "lost", version: 40 });
     await pool.mustInclude({ id: "also-lost", version: 39, epoch: "12345678" });
   });
 }
