@@ -2,14 +2,13 @@ import { z } from "zod";
 import { addressBits, familyOf, parseIp, tryParseIp } from "../addressing/ip";
 import { isInterfaceName } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import type { DesiredState } from "../network/model/items";
 import { boundedArray, parseHostJson } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
 import { type Connection, type Host, type Hosts, hostId } from "./connection";
 import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
-import type { ApplyRequest, InspectResult } from "./reconcile/requests";
+import type { ApplyRequest, CheckRequest, InspectResult } from "./reconcile/requests";
 import { busyboxError } from "./ssh/shell-errors";
 
 /** Credentials for resources that have none, or whose own no longer work. */
@@ -45,7 +44,7 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
     ask,
     check: async (connection, request) => reconciler.check(await hostOf(connection), request),
     apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
-    inspect: async (connection, desired) => reconciler.inspect(await hostOf(connection), desired),
+    inspect: async (connection, request) => reconciler.inspect(await hostOf(connection), request),
     wasWritten: (connection, uid) => reconciler.wasWritten(hostId({ ...defaults, ...connection }), uid),
     run: async (connection, script) => (await hostOf(connection)).exec(script),
   };
@@ -55,9 +54,9 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
 export interface Fleet {
   ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay>;
   /** Throws what an apply would be refused with. Changes nothing. */
-  check(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
+  check(connection: Connection, request: CheckRequest): Promise<InspectResult>;
   apply(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
-  inspect(connection: Connection, desired: DesiredState): Promise<InspectResult>;
+  inspect(connection: Connection, request: CheckRequest): Promise<InspectResult>;
   /** Whether this process has begun to write to the host for the owner with this uid. */
   wasWritten(connection: Connection, uid: string): boolean;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;

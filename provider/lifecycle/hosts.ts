@@ -169,7 +169,7 @@ export const removeItems = (
     ({ connection }) => clean.push(hostId(connection)),
   );
 
-/** Removes items from hosts that the resource no longer has. Those that do not answer are skipped with a warning. */
+/** Removes items from hosts that the resource no longer has. Those that cannot be reached any more are skipped with a warning. */
 export async function cleanRemovedHosts(
   def: Definition,
   deps: Dependencies,
@@ -182,7 +182,7 @@ export async function cleanRemovedHosts(
     try {
       await removeItems(def, deps, pool, props, owned, [target], () => fence(pool, owned));
     } catch (error) {
-      if (!isOverlayError(error)) throw error;
+      if (!isOverlayError(error, "SSH_UNREACHABLE", "SSH_AUTH", "SSH_HOST_KEY")) throw error;
       deps.warn(
         `${hostId(target.connection)} is no longer part of ${def.id(props)}, but its items could not be removed: ${error.message}`,
       );
@@ -266,7 +266,10 @@ export async function readDrift(
     const underlays = await askHosts(def, deps, props);
     const plan = planItems(def, props, underlays);
     const targets = targetsOf(def, props).map(async ({ role, connection }) => {
-      const seen = await deps.fleet.inspect(connection, desiredState(def, props, owned, plan[role] ?? []));
+      const seen = await deps.fleet.inspect(connection, {
+        ...desiredState(def, props, owned, plan[role] ?? []),
+        isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
+      });
       const unleased = await offerContainerLeases(def, pool, props, [seen]);
       const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
       return texts.map((text) => formatDrift(connection, text));

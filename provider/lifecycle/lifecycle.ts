@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { isOverlayError } from "../errors";
+import { escapeLine, isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import { type Extent, isCommitted, isWithinQuota, type Lease, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
@@ -96,7 +96,7 @@ export class Lifecycle {
     const lease = await this.#findLease(olds);
     const isLost = lease === "lost";
     const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
-    const hasDrift = Array.isArray(olds.drift) && olds.drift.length > 0;
+    const hasDrift = linesOf(olds.drift).length > 0;
     const hasUnknown = unknownPaths(news).length > 0;
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
@@ -151,7 +151,7 @@ export class Lifecycle {
     const notes = [
       ...(lease?.deletingSince ? [`a delete began at ${toTimeText(lease.deletingSince)} and did not finish`] : []),
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
-      ...(hasAllOutputs(this.def, props) ? [] : ["the last up did not finish"]),
+      ...linesOf(props.drift).filter((line) => line.startsWith(NOT_APPLIED)),
     ];
     const outputs = lease ? await this.#leaseOutputs(pool, props, lease, (held) => this.#renewToken(held, props)) : {};
     return { id, props: { ...props, ...outputs, drift: [...notes, ...found] }, inputs: pickInputs(this.def, props) };
@@ -178,9 +178,10 @@ export class Lifecycle {
     const removed = removedTargets(def, olds, news, clean);
     const before = configuredTargetsBefore(def, olds, news, clean);
     const pending = { ...props, pendingCleanup: removed.map(formatTarget) };
-    const done = await this.#applyToHosts(pool, id, pending, owned, before);
-    await cleanRemovedHosts(def, deps, pool, olds, owned, removed);
-    return { ...done, pendingCleanup: [] };
+    return this.#applyToHosts(pool, id, pending, owned, before, async () => {
+      await cleanRemovedHosts(def, deps, pool, olds, owned, removed);
+      return { pendingCleanup: [] };
+    });
   }
 
   async delete(props: Values): Promise<void> {
@@ -204,13 +205,17 @@ export class Lifecycle {
     await removeAndRelease(def, deps, pool, props, owned, clean);
   }
 
-  /** Brings the hosts to the desired state and returns all properties. `before`: hosts that may already have items of the resource. */
+  /**
+   * Brings the hosts to the desired state, does what comes last, and returns all properties. `before`: hosts that may already have
+   * items of the resource.
+   */
   async #applyToHosts(
     pool: Pool,
     id: string,
     props: Values,
     owned: OwnedLease & Lease,
     before: TargetHost[],
+    finish: () => Promise<Values> = async () => ({}),
   ): Promise<Values> {
     let seen: Values = {};
     try {
@@ -219,11 +224,12 @@ export class Lifecycle {
       if (hasHosts) seen = { underlays };
       const reported = hasHosts ? await apply(this.def, this.deps, pool, props, owned, underlays) : { drift: [] };
       if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();
-      return { ...props, ...reported, ...(await this.#leaseOutputs(pool, props, owned)), ...seen };
+      const outputs = await this.#leaseOutputs(pool, props, owned);
+      return { ...props, ...reported, ...outputs, ...seen, ...(await finish()) };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
       await this.#storeCleanHosts(pool, props, owned, before);
-      throw new PartialFailure(id, { ...props, ...seen, drift: [`not applied: ${text}`] }, error);
+      throw new PartialFailure(id, { ...props, ...seen, drift: [`${NOT_APPLIED}${escapeLine(text)}`] }, error);
     }
   }
 
@@ -285,10 +291,10 @@ export class Lifecycle {
   }
 }
 
-const hasAllOutputs = ({ outputs }: Definition, props: Values): boolean =>
-  Object.entries(outputs.shape).every(
-    ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
-  );
+/** Why an up failed. Only an up that succeeds takes it out of the drift. */
+const NOT_APPLIED = "not applied: ";
+
+const linesOf = (drift: unknown): string[] => (Array.isArray(drift) ? drift.map(String) : []);
 
 /** Whether the owner has a newer lease: then this one is of a resource that was replaced. */
 async function hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {

@@ -52,8 +52,8 @@ const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>
 const apply = (name: string, items: Item[], more: Partial<ApplyRequest> = {}) =>
   reconciler.apply(hostOf(name), work(name, items, more));
 const drift = async (id: number): Promise<string[]> => {
-  const { record, items } = work(`r${id}`, runnerItems(id));
-  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).differences.map(formatDifference);
+  const { differences } = await reconciler.inspect(hostOf(`r${id}`), work(`r${id}`, runnerItems(id)));
+  return differences.map(formatDifference);
 };
 
 /** A conversation is reported after its works are answered. */

@@ -256,12 +256,13 @@ test("IPv6 packets in a network without IPv6 are dropped, too", async () => {
 test("a second run changes nothing, and warnings are given once", async () => {
   const reports: number[] = [];
   const again = new Reconciler(({ steps }) => reports.push(steps));
-  const { record, items } = {
+  const desired = {
     record: { uid: "r1", owner: "r1", network: "training", store: "s" },
     items: planTunnel(network(), 1, underlayOf("hub"), underlayOf("r1")),
+    isLeaseGone: async () => false,
   };
-  expect((await again.inspect(labHost(lab, "hub"), { record, items })).differences).toEqual([]);
-  await again.apply(labHost(lab, "hub"), { record, items, fence: async () => {}, isLeaseGone: async () => false });
+  expect((await again.inspect(labHost(lab, "hub"), desired)).differences).toEqual([]);
+  await again.apply(labHost(lab, "hub"), { ...desired, fence: async () => {} });
   await vi.waitFor(() => expect(reports).toEqual([0, 0]));
   expect(warnings.filter((text) => text.includes("not dropped"))).toEqual([]);
 });

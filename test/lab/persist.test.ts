@@ -63,7 +63,7 @@ const sh = async (name: string, script: string): Promise<string> => (await lab.e
 const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
 
 async function drift(): Promise<string[]> {
-  const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), desired(uid, items)));
+  const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), work(uid, items)));
   return (await Promise.all(found)).flatMap(({ differences }) => differences.map(formatDifference));
 }
 

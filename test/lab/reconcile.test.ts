@@ -159,7 +159,7 @@ test("objects that the host lacks although all commands succeeded are named", as
 });
 
 const inspect = async (uid: string, items: Item[]) => {
-  const { differences, foreign } = await reconciler.inspect(host, { record: work(uid, items).record, items });
+  const { differences, foreign } = await reconciler.inspect(host, work(uid, items));
   return [...foreign, ...differences.map(formatDifference)];
 };
 

@@ -38,7 +38,7 @@ const RULES: [folder: string, may: string[]][] = [
       "zod",
     ],
   ],
-  [`${NETWORK}/diff`, ["provider/errors", "provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`]],
+  [`${NETWORK}/diff`, ["provider/errors", "provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`, "node:util"]],
   [
     `${NETWORK}/plan`,
     ["provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`, `${NETWORK}/render/shell`, `${NETWORK}/diff`],

@@ -4,20 +4,13 @@ import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { INSPECT_COMMANDS, isUnique, toRecordItem } from "../../network/kinds";
 import { sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
-import {
-  type DesiredState,
-  type HostRecord,
-  hasItem,
-  type Item,
-  type ItemDifference,
-  itemKey,
-} from "../../network/model/items";
+import { type DesiredState, type HostRecord, hasItem, itemKey } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
 import { busyboxError } from "../ssh/shell-errors";
-import type { ApplyRequest, RecordChange } from "./requests";
+import type { ApplyRequest, CheckRequest, RecordChange } from "./requests";
 
 /** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
@@ -133,7 +126,7 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
   facts.files.has(scriptPath(desired.record));
 
 /** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
-export async function findStaleUids(desired: ApplyRequest, facts: Facts): Promise<string[]> {
+export async function findStaleUids(desired: CheckRequest, facts: Facts): Promise<string[]> {
   const unique = desired.items.filter(isUnique);
   const { uid, owner, network, store } = desired.record;
   const candidates = facts.records.filter(
@@ -180,14 +173,6 @@ export function refuseUnplanned({ record, items, plannedItems, planError }: Appl
     `Make that host answer and try again. If it is gone for good, look at what is left here (${INSPECT_COMMANDS.map((command) => `\`${command}\``).join(", ")}), remove what belongs to ${record.network}, take the resource out of the state with \`pulumi state delete\`, and release its values with \`overlayctl gc\`.`,
     planError,
   );
-}
-
-/** A record that is missing or invalid, as drift that is named by its file. */
-export function recordDifferences(desired: DesiredState, facts: Facts): ItemDifference[] {
-  const item: Item = { kind: "file", path: recordPath(desired.record) };
-  if (desired.items.length === 0 || facts.records.some(({ uid }) => uid === desired.record.uid)) return [];
-  const invalid = facts.invalidRecords.find(({ file }) => file === item.path);
-  return [{ item, missing: !invalid, wrong: invalid ? [`it is not a record (${invalid.reason})`] : [] }];
 }
 
 /** The invalid file in place of this owner's record. */

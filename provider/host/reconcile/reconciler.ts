@@ -1,6 +1,6 @@
+import { findDifferences } from "../../network/diff/differences";
 import { planSteps } from "../../network/diff/steps";
-import { diffItems } from "../../network/kinds";
-import { findEmptiedBridges, formerPeer } from "../../network/kinds/device";
+import { formerPeer } from "../../network/kinds/device";
 import { containersOn } from "../../network/kinds/docker";
 import type { Facts } from "../../network/model/facts";
 import type { DesiredState, ItemDifference } from "../../network/model/items";
@@ -22,7 +22,6 @@ import {
   parseHostFacts,
   planRecord,
   readHostFacts,
-  recordDifferences,
   refuseUnplanned,
   renderFinalRecords,
   withHostName,
@@ -32,6 +31,7 @@ import type {
   ApplyJob,
   ApplyRequest,
   CheckJob,
+  CheckRequest,
   ConversationReport,
   InspectResult,
   Job,
@@ -67,12 +67,12 @@ export class Reconciler {
   }
 
   /** How the host differs from the desired state. Changes nothing. */
-  inspect(host: Host, request: DesiredState): Promise<InspectResult> {
+  inspect(host: Host, request: CheckRequest): Promise<InspectResult> {
     return this.#enqueue((waiting) => ({ action: "inspect", request, host, ...waiting }));
   }
 
   /** Throws the error with which an apply of this request would be refused. Changes nothing. */
-  check(host: Host, request: ApplyRequest): Promise<InspectResult> {
+  check(host: Host, request: CheckRequest): Promise<InspectResult> {
     return this.#enqueue((waiting) => ({ action: "check", request, host, ...waiting }));
   }
 
@@ -184,13 +184,9 @@ async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise
   for (const job of jobs) if (job.action === "check") await answerCheck(host, job, facts);
   for (const { action, request, done } of jobs) {
     if (action !== "inspect") continue;
-    const desired = adaptToHost(request, facts);
-    const differences = [
-      ...recordDifferences(request, facts),
-      ...diffItems(desired.items, facts),
-      ...findEmptiedBridges(desired.items, facts),
-    ];
-    done(inspectResult(desired, facts, excludeForeign(differences, desired, facts)));
+    const staleUids = await findStaleUids(request, facts);
+    const desired = adaptToHost({ ...request, staleUids }, facts);
+    done(inspectResult(desired, facts, excludeForeign(findDifferences(desired, facts), desired, facts)));
   }
 }
 

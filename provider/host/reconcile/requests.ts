@@ -13,7 +13,7 @@ export interface ApplyRequest extends DesiredState {
   planError?: OverlayError;
 }
 
-/** Asks whether an apply would be refused. */
+/** Asks how the host differs, or whether an apply would be refused. */
 export type CheckRequest = Omit<ApplyRequest, "fence">;
 
 /** What a host was found to have. */
@@ -47,7 +47,7 @@ export interface ReconcileOptions {
 
 export type ApplyJob = { action: "apply"; request: ApplyRequest } & Waiting;
 export type CheckJob = { action: "check"; request: CheckRequest } & Waiting;
-export type InspectJob = { action: "inspect"; request: DesiredState } & Waiting;
+export type InspectJob = { action: "inspect"; request: CheckRequest } & Waiting;
 
 /** A request that waits for a host, and the promise of its result. */
 export type Job = ApplyJob | CheckJob | InspectJob;

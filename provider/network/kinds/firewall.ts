@@ -107,6 +107,11 @@ export type RuleOrJump = FirewallRule | Jump;
 const chainKey = ({ family, table }: Pick<RuleOrJump, "family" | "table">, chain: string): string =>
   `${family} ${table} ${chain}`;
 
+export function parseChainKey(key: string): Pick<Chain, "family" | "table" | "chain"> {
+  const [family, table, chain] = key.split(" ") as [string, Chain["table"], string];
+  return { family: family === "4" ? 4 : 6, table, chain };
+}
+
 /** The chain that a rule or jump is in, and its text there. */
 const ruleIn = (item: RuleOrJump): [chain: string, rule: string] =>
   item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];

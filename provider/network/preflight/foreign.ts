@@ -14,7 +14,7 @@ import { planSteps } from "../diff/steps";
 import { isPresent } from "../kinds";
 import { DEFAULT_MAC, devicesWithAddress, findForeignFdb, isOurLink } from "../kinds/device";
 import { sha256 } from "../kinds/file";
-import { iptablesTool } from "../kinds/firewall";
+import { iptablesTool, parseChainKey } from "../kinds/firewall";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, LinkFact } from "../model/facts";
 import {
@@ -241,6 +241,7 @@ export const describeForeign = (desired: DesiredState, facts: Facts): string[] =
   ...describeForeignFdb(desired, facts),
   ...findForeignRoutes(desired, facts).map(formatForeignRoute),
   ...describeForeignRules(desired, facts),
+  ...describeStrayChains(desired, facts),
 ];
 
 const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>
@@ -316,20 +317,42 @@ export function describeForeignRules(desired: DesiredState, facts: Facts): strin
   const known = knownRules([desired, ...facts.records]);
   return chainsOf(desired.items)
     .flatMap((chain) => findForeignRules(chain, known, facts))
-    .filter(({ chain }) => reporterOf(chain, desired, facts) === desired.record.uid)
+    .filter(({ chain }) => reporterOf(desired, facts, (record) => hasItem(record, chain)) === desired.record.uid)
     .map((found) => `foreign ${describeRule(found)}: remove it with \`${deleteCommand(found)}\``);
 }
 
 /** The network's own record before those of its runners. */
-function reporterOf(chain: Chain, { record }: DesiredState, { records }: Facts): string {
+function reporterOf(
+  { record }: DesiredState,
+  { records }: Facts,
+  isConcerned: (record: HostRecord) => boolean = () => true,
+): string {
   const sharing = records.filter(
-    (other) => (other.uid === record.uid || isSameStack(other.owner, record.owner)) && hasItem(other, chain),
+    (other) => (other.uid === record.uid || isSameStack(other.owner, record.owner)) && isConcerned(other),
   );
   const hasAnchor = ({ items }: HostRecord) => items.some((item) => item.kind === "link" && item.type === "anchor");
   const [first] = sharing.sort(
     (a, b) => Number(hasAnchor(b)) - Number(hasAnchor(a)) || (a.uid < b.uid ? -1 : Number(a.uid > b.uid)),
   );
   return first?.uid ?? record.uid;
+}
+
+/** Chains with names of ours that no owner has, such as one that was removed and that another program has created again. */
+function describeStrayChains(desired: DesiredState, facts: Facts): string[] {
+  if (unlistedOwners([desired], facts).length > 0 || reporterOf(desired, facts) !== desired.record.uid) return [];
+  const known = new Set(chainsOf([desired, ...facts.records].flatMap(({ items }) => items)).map(itemKey));
+  const present = [...facts.chains.keys()].flatMap((key): Chain[] => {
+    const { family, table, chain } = parseChainKey(key);
+    return chain.startsWith("OVERLAY-") ? [{ kind: "chain", family, table, chain }] : [];
+  });
+  return present
+    .filter((item) => !known.has(itemKey(item)))
+    .map((item) => {
+      const jumps = findForeignRules(item, new Set(), facts).filter((found) => found.in !== item.chain);
+      const tool = `${iptablesTool(item.family)} -t ${item.table}`;
+      const commands = [...jumps.map(deleteCommand), `${tool} -F ${item.chain}`, `${tool} -X ${item.chain}`];
+      return `foreign ${itemKey(item)}, which no resource has: remove it with \`${commands.join("; ")}\``;
+    });
 }
 
 /** What prevents the removal of these owners, by uid: foreign rules in, or jumps to, chains that would be removed with the last of them. */

@@ -160,7 +160,11 @@ test("an unfinished create is still drift after a refresh", async () => {
   const error = (await runners.create(inputs).catch((e: unknown) => e)) as PartialFailure;
   expect(error.message).toContain("VERIFY_FAILED");
   const { props } = await runners.read("training/a", error.properties);
-  expect(props.drift).toEqual(["the last up did not finish", expect.stringContaining("do not get through")]);
+  const failure = expect.stringContaining("do not get through");
+  expect(props.drift).toEqual([expect.stringMatching(/^not applied: VERIFY_FAILED: /), failure]);
+  fleet.run = async () => ({ code: 0, stderr: "" });
+  const { props: later } = await runners.read("training/a", props);
+  expect(later.drift).toEqual([expect.stringMatching(/^not applied: VERIFY_FAILED: /)]);
   expect(await runners.diff(props, inputs)).toMatchObject({ changes: true });
 });
 
