@@ -1,4 +1,16 @@
-import { type Changes, EPOCH_MS, type Head, KEPT_EPOCHS, KEPT_EVENTS } from "./store";
+import { randomBytes } from "node:crypto";
+import { type Changes, EPOCH_MS, type Head, KEPT_EPOCHS, KEPT_EVENTS, LAYOUT } from "./store";
+
+/** Of a new store. */
+export const emptyHead = (): Head => ({
+  id: randomBytes(16).toString("hex"),
+  layout: LAYOUT,
+  version: 0,
+  epoch: "",
+  epochSince: 0,
+  lastEvent: 0,
+  at: 0,
+});
 
 /** Whether the commit changes the row of the store. */
 export const changesHead = ({ isVersion, events, head, resetEpochs }: Changes): boolean =>

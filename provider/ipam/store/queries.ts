@@ -17,8 +17,10 @@ export interface Statement {
 
 /** A statement with values for its parameters, in their order. */
 export interface Ask {
+  /** Of the statement. */
+  name: string;
   statement: Statement;
-  values: (string | number)[];
+  values: (string | number | null)[];
   query: Query;
 }
 
@@ -200,11 +202,12 @@ export const statements: Record<string, Statement> = STATEMENTS;
 /** The end of the names with a prefix. */
 const afterPrefix = (prefix: string): string => `${prefix}\u{10ffff}`;
 
-/** `now`: of queries that do not say it. */
-export function askFor(query: Query, now: number): Ask[] {
+/** `now`: the time of the transaction; undefined: that of the server. */
+export function askFor(query: Query, now: number | undefined): Ask[] {
   const ask = (name: Name, values: Values = query as unknown as Values): Ask => ({
+    name,
     statement: STATEMENTS[name],
-    values: Object.keys(STATEMENTS[name].parameters).map((key) => encode(values[key] ?? now)),
+    values: Object.keys(STATEMENTS[name].parameters).map((key) => encode(key === "now" ? now : values[key])),
     query,
   });
   switch (query.of) {
@@ -227,8 +230,10 @@ export function askFor(query: Query, now: number): Ask[] {
   }
 }
 
-const encode = (value: string | number | bigint): string | number =>
-  typeof value === "bigint" ? hex(value) : typeof value === "number" ? Math.min(value, Number.MAX_SAFE_INTEGER) : value;
+function encode(value: string | number | bigint | undefined): string | number | null {
+  if (typeof value === "bigint") return hex(value);
+  return typeof value === "number" ? Math.min(value, Number.MAX_SAFE_INTEGER) : (value ?? null);
+}
 
 /** Replaces what stands for tables and columns. */
 export const expand = (text: string, prefix: string): string =>
@@ -252,7 +257,11 @@ export class Found {
     } else if (query.of === "activePools") {
       rows.active ??= [];
       rows.active.push(...stored.map((row) => pools.decode(row).name));
-    } else for (const row of stored) if (this.#isNew(table, row)) this.#put(table, table.decode(row));
+    } else for (const row of stored) this.addRow(table, row);
+  }
+
+  addRow(table: Table, stored: Stored): void {
+    if (this.#isNew(table, stored)) this.#put(table, table.decode(stored));
   }
 
   #isNew({ name, key }: Table, stored: Stored): boolean {

@@ -18,7 +18,7 @@ export function translateError(path: string, error: unknown): unknown {
   const fix = "Restore it from a backup, or run `overlayctl recover`.";
   switch (codeOf(error)) {
     case NONE:
-      return error;
+      return /too large/.test((error as Error).message) ? hugeNumber(path, error) : error;
     case BUSY:
     case LOCKED:
       return new Conflict(`The pool file ${path} is locked.`, { cause: error });
@@ -27,14 +27,32 @@ export function translateError(path: string, error: unknown): unknown {
     case CORRUPT:
     case NOTADB:
       return new OverlayError("STORE_CORRUPT", `The pool file ${path} is not a sound database.`, fix, error);
-    case CONSTRAINT: {
-      const what = `The pool file ${path} would give something to two holders: ${(error as Error).message}.`;
-      return new OverlayError("STORE_CORRUPT", what, "Run `overlayctl store check --repair`.", error);
-    }
+    case CONSTRAINT:
+      return brokenGuard(path, (error as Error).message, error);
     default:
       return unavailable(path, error);
   }
 }
+
+export const noFreeRange = (path: string): OverlayError => brokenGuard(path, "a range is not free");
+
+/** Nothing comes between the read and the commit of a transaction: its tables do not agree. */
+const brokenGuard = (path: string, reason: string, cause?: unknown): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `The tables in the pool file ${path} contradict each other: ${reason}.`,
+    "Run `overlayctl store check --repair`.",
+    cause,
+  );
+
+/** It is refused before a row is there to be checked. */
+const hugeNumber = (path: string, error: unknown): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `A row in the pool file ${path} has a number that is out of range.`,
+    "Restore it from a backup, or run `overlayctl recover`.",
+    error,
+  );
 
 export const readOnlyError = (path: string, cause?: unknown): OverlayError =>
   new OverlayError("STORE_READ_ONLY", `The pool file ${path} is read-only.`, "Open it for writing.", cause);
@@ -50,15 +68,3 @@ export const lockTimedOut = (path: string, seconds: number, cause: unknown): Ove
   const what = `Other processes kept the pool file ${path} locked for ${seconds} s.`;
   return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see who has it open.", cause);
 };
-
-export const unknownLayout = (place: string, layout: number, known: number): OverlayError => {
-  const what = `The tables in ${place} have layout ${layout}; this program knows layouts up to ${known}.`;
-  return new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
-};
-
-export const isOlder = (place: string): OverlayError =>
-  new OverlayError(
-    "STORE_VERSION",
-    `${place} has the tables of an older release of pulumi-overlay, which this one cannot read.`,
-    "Use a new store, and move the leases with `overlayctl recover`.",
-  );

@@ -1,31 +1,23 @@
-import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import type { PoolRow } from "../decide/rows";
 import { type BootTime, bootTime } from "./clock-check";
-import { changesHead, isTimeToTrim, nextHead, TRIM_EPOCHS, TRIM_EVENTS } from "./head";
-import { type Ask, askFor, expand, Found, type Statement as QueryStatement } from "./queries";
+import { changesHead, emptyHead, isTimeToTrim, nextHead, TRIM_EPOCHS, TRIM_EVENTS } from "./head";
+import { olderTables, unknownLayout } from "./layout";
+import { askFor, Found } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
 import { SqliteClock } from "./sqlite-clock";
-import {
-  isGeneric,
-  isOlder,
-  lockTimedOut,
-  noTables,
-  readOnlyError,
-  translateError,
-  unknownLayout,
-} from "./sqlite-errors";
+import { isGeneric, lockTimedOut, noFreeRange, noTables, readOnlyError, translateError } from "./sqlite-errors";
 import {
   canWrite,
   type Database,
   loadSqlite,
   rejectNetworkFileSystem,
   type SqliteModule,
-  type Statement,
   WriteAheadLog,
   walIsSafe,
 } from "./sqlite-file";
+import { Statements } from "./sqlite-statements";
 import {
   type Changes,
   type ClockFinding,
@@ -39,7 +31,7 @@ import {
   type Rows,
   type Transaction,
 } from "./store";
-import { columnNames, createText, type Dialect, onConflict, type Stored, type Table } from "./table";
+import { createText, type Dialect, type Stored } from "./table";
 import { writesOf } from "./writes";
 
 /**
@@ -64,10 +56,14 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   const { clock = Date.now } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const sqlite = await loadSqlite();
+  const connect = (db: Database, readOnly: boolean, log?: WriteAheadLog) => {
+    const time = new SqliteClock(db, path, clock, getBootTime, readOnly);
+    return new SqliteEngine({ db, path, statements: new Statements(db), clock: time, log }, readOnly);
+  };
   if (/^:?memory:/.test(path)) {
     const db = memoryNamed(sqlite, path);
     if (needsTables(db, path)) createTables(db, path);
-    return new SqliteEngine(db, path, false, new SqliteClock(db, path, clock, getBootTime, false), undefined);
+    return connect(db, false);
   }
   const readOnly = options.readOnly || !(await canWrite(path));
   await rejectNetworkFileSystem(path);
@@ -75,7 +71,7 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
     const db = new sqlite.DatabaseSync(path, { readOnly });
     try {
       const log = prepareFile(db, path, readOnly);
-      return new SqliteEngine(db, path, readOnly, new SqliteClock(db, path, clock, getBootTime, readOnly), log);
+      return connect(db, readOnly, log);
     } catch (error) {
       db.close();
       throw error;
@@ -112,10 +108,10 @@ const DIALECT: Dialect = { type: ({ sqlite }) => sqlite, prefix: "", lookup: " W
 
 function needsTables(db: Database, path: string): boolean {
   const names = db.prepare("SELECT name FROM sqlite_master WHERE name IN ('store', 'kv')").all() as { name: string }[];
-  if (names.some(({ name }) => name === "kv")) throw isOlder(`The pool file ${path}`);
+  if (names.some(({ name }) => name === "kv")) throw olderTables(`The pool file ${path}`);
   if (names.length === 0) return true;
   const { layout } = db.prepare("SELECT layout FROM store").get() as { layout: number };
-  if (layout > LAYOUT) throw unknownLayout(`the pool file ${path}`, layout, LAYOUT);
+  if (layout > LAYOUT) throw unknownLayout(`the pool file ${path}`, layout);
   return false;
 }
 
@@ -133,16 +129,6 @@ function createTables(db: Database, path: string): void {
     throw error;
   }
 }
-
-const emptyHead = (): Head => ({
-  id: randomBytes(16).toString("hex"),
-  layout: LAYOUT,
-  version: 0,
-  epoch: "",
-  epochSince: 0,
-  lastEvent: 0,
-  at: 0,
-});
 
 /** Retries until the file is not locked, with random backoff. */
 async function retryWhileLocked<T>(path: string, lockTimeout = 30, attempt: () => T): Promise<T> {
@@ -167,114 +153,39 @@ function rollBack(db: Database): void {
   }
 }
 
-/** Prepared once, and kept. */
-class Statements {
-  readonly #byText = new Map<string, Statement>();
-  readonly #byQuery = new Map<QueryStatement, Prepared>();
-  readonly #puts = new Map<Table, Statement>();
-  readonly #deletes = new Map<Table, Statement>();
-
-  constructor(private readonly db: Database) {}
-
-  of(text: string): Statement {
-    const found = this.#byText.get(text) ?? this.db.prepare(expand(text, ""));
-    this.#byText.set(text, found);
-    return found;
-  }
-
-  find({ statement, values }: Ask): Stored[] {
-    const found = this.#byQuery.get(statement) ?? prepareQuery(this.db, statement);
-    this.#byQuery.set(statement, found);
-    return found.statement.all(...found.order.map((i) => values[i])) as Stored[];
-  }
-
-  put<R extends object>(table: Table<R>, row: R, isGuard = false): void {
-    const found = this.#puts.get(table) ?? this.db.prepare(putText(table, isGuard));
-    this.#puts.set(table, found);
-    found.run(...storable(table, row));
-  }
-
-  /** Returns how many rows were deleted. */
-  delete<R extends object>(table: Table<R>, row: R): number {
-    const { name, key, columns } = table;
-    const text = () => `DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`;
-    const found = this.#deletes.get(table) ?? this.db.prepare(text());
-    this.#deletes.set(table, found);
-    const fields = key.map((name) => columns.find((field) => field.name === name)!);
-    return Number(found.run(...fields.map(({ field, column }) => column.encode(row[field as keyof R]))).changes);
-  }
+/** What the transactions of an engine work with. */
+interface Connection {
+  db: Database;
+  path: string;
+  statements: Statements;
+  clock: SqliteClock;
+  /** If SQLite does not sync by itself. */
+  log?: WriteAheadLog | undefined;
 }
-
-/** A statement whose parameters have no names, and which value each of them is. */
-interface Prepared {
-  statement: Statement;
-  order: number[];
-}
-
-function prepareQuery(db: Database, { text, parameters }: QueryStatement): Prepared {
-  const names = Object.keys(parameters);
-  const order: number[] = [];
-  const unnamed = expand(text, "").replace(/:(\w+)/g, (_, name: string) => {
-    order.push(names.indexOf(name));
-    return "?";
-  });
-  return { statement: db.prepare(unnamed), order };
-}
-
-function putText(table: Table, isGuard: boolean): string {
-  const insert = `INSERT INTO ${table.name} (${columnNames(table)}) VALUES (${table.columns.map(() => "?").join(", ")})`;
-  return isGuard ? insert : `${insert} ${onConflict(table)}`;
-}
-
-const storable = (table: Table, row: object): unknown[] =>
-  table.encode(row).map((value, i) => {
-    if (typeof value === "boolean") return value ? 1 : 0;
-    return value !== null && table.columns[i]!.column.isJson ? JSON.stringify(value) : value;
-  });
 
 class SqliteEngine implements Engine {
-  readonly #statements: Statements;
+  readonly place: string;
 
   constructor(
-    private readonly db: Database,
-    readonly place: string,
+    private readonly connection: Connection,
     readonly readOnly: boolean,
-    private readonly clock: SqliteClock,
-    private readonly log: WriteAheadLog | undefined,
   ) {
-    this.#statements = new Statements(db);
+    this.place = connection.path;
   }
 
   begin(queries: Query[], locks?: string[]): Transaction {
-    if (locks && this.readOnly) throw readOnlyError(this.place);
-    return this.#translate(() => {
-      this.#statements.of(locks ? "BEGIN IMMEDIATE" : "BEGIN").run();
+    const { db, path, statements } = this.connection;
+    if (locks && this.readOnly) throw readOnlyError(path);
+    return translated(path, () => {
+      statements.of(locks ? "BEGIN IMMEDIATE" : "BEGIN").run();
       try {
-        this.clock.check();
-        const transaction = new SqliteTransaction(
-          this.db,
-          this.#statements,
-          this.clock,
-          this.log,
-          locks,
-          this.#translate,
-        );
-        transaction.rows = transaction.find(queries);
-        return transaction;
+        return new SqliteTransaction(this.connection, queries, locks ?? []);
       } catch (error) {
-        rollBack(this.db);
+        rollBack(db);
         throw error;
       }
     });
   }
-
-  readonly #translate = <T>(work: () => T): T => {
-    try {
-      return work();
-    } catch (error) {
-      throw translateError(this.place, error);
-    }
-  };
 
   /** A finding instead of the refusal that transactions end with. */
   checkClock(repair: boolean): Promise<ClockFinding | undefined> {
@@ -291,77 +202,79 @@ class SqliteEngine implements Engine {
   }
 
   #acceptClock(): void {
-    this.db.exec("BEGIN IMMEDIATE");
+    const { db, clock } = this.connection;
+    db.exec("BEGIN IMMEDIATE");
     try {
-      this.clock.note(true);
-      this.db.exec("COMMIT");
+      clock.note(true);
+      db.exec("COMMIT");
     } catch (error) {
-      rollBack(this.db);
+      rollBack(db);
       throw error;
     }
   }
 
   async close(): Promise<void> {
-    this.log?.close();
-    if (!memories.has(this.place)) this.db.close();
+    const { db, log } = this.connection;
+    log?.close();
+    if (!memories.has(this.place)) db.close();
+  }
+}
+
+function translated<T>(path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw translateError(path, error);
   }
 }
 
 class SqliteTransaction implements Transaction {
   readonly now: number;
   readonly head: Head;
-  rows: Rows = {};
+  readonly rows: Rows;
   #isOpen = true;
   /** Rows that locked pools get, because they have none. */
-  readonly #newPools: PoolRow[] = [];
+  readonly #newPools: PoolRow[];
 
   constructor(
-    private readonly db: Database,
-    private readonly statements: Statements,
-    private readonly clock: SqliteClock,
-    private readonly log: WriteAheadLog | undefined,
-    private readonly locks: string[] | undefined,
-    private readonly translate: <T>(work: () => T) => T,
+    private readonly connection: Connection,
+    queries: Query[],
+    locks: string[],
   ) {
+    const { clock, statements } = connection;
+    clock.check();
     this.now = clock.now();
     const { one: _, ...head } = store.decode(
       statements.of("SELECT {store.*} FROM {store} WHERE one = 1").get() as Stored,
     );
     this.head = head;
-  }
-
-  /** The answers to the queries of `begin`, and the rows of locked pools. */
-  find(queries: Query[]): Rows {
-    const { locks = [] } = this;
-    const rows = this.#load([...queries, ...locks.map((name): Query => ({ of: "pool", name }))]);
+    const rows = this.#find([...queries, ...locks.map((name): Query => ({ of: "pool", name }))]);
     const found = new Set(rows.pools?.map(({ name }) => name));
-    for (const name of locks)
-      if (!found.has(name)) this.#newPools.push({ name, reserved: 0, used: 0, resting: 0, held: 0n });
-    return this.#newPools.length > 0 ? { ...rows, pools: [...(rows.pools ?? []), ...this.#newPools] } : rows;
+    this.#newPools = locks.filter((name) => !found.has(name)).map(emptyPool);
+    this.rows = this.#newPools.length > 0 ? { ...rows, pools: [...(rows.pools ?? []), ...this.#newPools] } : rows;
   }
 
   load(queries: Query[]): Rows {
-    return this.translate(() => this.#load(queries));
+    return translated(this.connection.path, () => this.#find(queries));
   }
 
-  #load(queries: Query[]): Rows {
+  #find(queries: Query[]): Rows {
     const found = new Found();
-    for (const query of queries) {
-      for (const ask of askFor(query, this.now)) found.add(ask, this.statements.find(ask));
-    }
+    for (const query of queries)
+      for (const ask of askFor(query, this.now)) found.add(ask, this.connection.statements.find(ask));
     return found.rows;
   }
 
   commit(changes: Changes): Commit {
-    return this.translate(() => {
+    const { path, clock, statements, log } = this.connection;
+    return translated(path, () => {
       try {
-        for (const row of this.#newPools) this.statements.put(pools, row);
         this.#write(changes);
         const commit = this.#writeHead(changes);
-        this.clock.note();
-        this.statements.of("COMMIT").run();
+        clock.note();
+        statements.of("COMMIT").run();
         this.#isOpen = false;
-        this.log?.sync();
+        log?.sync();
         return commit;
       } catch (error) {
         this.rollBack();
@@ -371,18 +284,23 @@ class SqliteTransaction implements Transaction {
   }
 
   #write(changes: Changes): void {
-    const { statements } = this;
+    const { statements, path } = this.connection;
+    for (const row of this.#newPools) statements.put(pools, row);
     for (const { pool, zone } of changes.free.cleared)
       statements.of("DELETE FROM {free_range} WHERE pool = ? AND zone = ?").run(pool, zone);
     const writes = writesOf(changes);
-    for (const { table, deleted } of writes)
-      for (const row of deleted) mustBeThere(table, statements.delete(table, row));
+    for (const { table, deleted } of writes) {
+      const count = deleted.reduce((sum, row) => sum + statements.delete(table, row), 0);
+      // A range that is cut must be there: the guard that no value is given twice.
+      if (table === freeRanges && count !== deleted.length) throw noFreeRange(path);
+    }
     for (const { table, put, isGuard } of writes) for (const row of put) statements.put(table, row, isGuard);
   }
 
   /** Last, as on servers, where all commits change that row. */
   #writeHead(changes: Changes): Commit {
-    const { statements, head: before, now } = this;
+    const { head: before, now } = this;
+    const { statements } = this.connection;
     const { events: made, resetEpochs } = changes;
     if (!changesHead(changes)) return { version: before.version, epoch: before.epoch, events: [] };
     const head = nextHead(before, changes, now);
@@ -399,16 +317,13 @@ class SqliteTransaction implements Transaction {
 
   #trim(): void {
     for (const text of [...TRIM_EVENTS, TRIM_EPOCHS])
-      this.statements.of(text).run(...(text.includes("?") ? [this.now - KEPT_MS] : []));
+      this.connection.statements.of(text).run(...(text.includes("?") ? [this.now - KEPT_MS] : []));
   }
 
   rollBack(): void {
-    if (this.#isOpen) rollBack(this.db);
+    if (this.#isOpen) rollBack(this.connection.db);
     this.#isOpen = false;
   }
 }
 
-/** A range that is cut must be there: the guard that no value is given twice. */
-function mustBeThere(table: Table<object>, deleted: number): void {
-  if (table === freeRanges && deleted !== 1) throw new Conflict("A free range is not there any more.");
-}
+const emptyPool = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });

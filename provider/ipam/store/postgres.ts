@@ -1,0 +1,377 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { Pool, type PoolClient, type PoolConfig, type QueryConfig, type QueryResult, types } from "pg";
+import { OverlayError } from "../../errors";
+import { headAhead, judgeClock, machineTime, serverLeapt } from "./clock-check";
+import { changesHead, isTimeToTrim } from "./head";
+import { translateError } from "./postgres-errors";
+import { type Named, Statements } from "./postgres-queries";
+import { ensureTables, prefixOf } from "./postgres-schema";
+import { type Address, parsePostgresUrl } from "./postgres-url";
+import { type Ask, askFor, Found } from "./queries";
+import { pools, store } from "./schema";
+import {
+  type Changes,
+  type ClockFinding,
+  type Commit,
+  Conflict,
+  type Engine,
+  type Head,
+  type Query,
+  type Rows,
+  StoreUnavailable,
+  type Transaction,
+} from "./store";
+import type { Stored } from "./table";
+import { writesOf } from "./writes";
+
+/**
+ * A transaction has two round trips. The first locks the rows of its pools, and then reads in statements of their own: what the locking
+ * statement itself reads is as old as its start. The second writes, the row of the store last, and commits.
+ */
+export interface PostgresOptions {
+  /** For tests: replaces the server's time. */
+  clock?: () => number;
+  /** The clock that the server's is compared with. Default: this machine's, or `clock` if it is given. */
+  machineTime?: () => number;
+  /** For how long the outcome of a commit is asked for if the server does not answer, in seconds. */
+  serverTimeout?: number;
+  warn?: (text: string) => void;
+}
+
+export async function openPostgres(url: string, options: PostgresOptions = {}): Promise<Engine> {
+  const address = parsePostgresUrl(url);
+  if (address.isExposed)
+    options.warn?.(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
+  const pool = new Pool({ ...address.connection, ...CONNECTIONS });
+  // Idle connections that the server closes are replaced when they are needed.
+  pool.on("error", () => {});
+  pool.on("connect", (client) => void client.query(PLANS).catch(() => {}));
+  try {
+    const { readOnly } = await ensureTables(pool, address);
+    return new PostgresEngine(pool, address, readOnly, options);
+  } catch (thrown) {
+    await pool.end();
+    const error = translateError(thrown, address);
+    throw error instanceof StoreUnavailable ? error.cause : error;
+  }
+}
+
+/** Read as text: decoded with the rows. */
+const RAW: ReadonlySet<number> = new Set([types.builtins.INT8, types.builtins.JSON, types.builtins.NUMERIC]);
+
+const CONNECTIONS: PoolConfig & { pipeline: boolean } = {
+  max: 4,
+  application_name: "pulumi-overlay",
+  // For servers that disappear without closing the connection.
+  query_timeout: 10_000,
+  keepAlive: true,
+  allowExitOnIdle: true,
+  // Statements are sent without waiting for earlier answers.
+  pipeline: true,
+  types: {
+    getTypeParser: ((oid: number, format?: "text") =>
+      RAW.has(oid) ? (text: string) => text : types.getTypeParser(oid, format)) as typeof types.getTypeParser,
+  },
+};
+
+/**
+ * Our statements have one good plan, whatever their values, and however few rows there are: seeks in indexes. Without this they would be
+ * planned each time, or read whole tables.
+ */
+const PLANS = `SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
+  SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off`;
+
+const LOCK_TIMEOUT_MS = 5000;
+/** The server ends the transaction of a process that sleeps in it. */
+const IDLE_TIMEOUT_MS = 10_000;
+
+const BEGIN = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS};
+  SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}`;
+const BEGIN_TO_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+class PostgresEngine implements Engine {
+  readonly place: string;
+  readonly statements: Statements;
+
+  constructor(
+    private readonly pool: Pool,
+    private readonly address: Address,
+    readonly readOnly: boolean,
+    readonly options: PostgresOptions,
+  ) {
+    this.place = `PostgreSQL at ${address.place}`;
+    this.statements = new Statements(prefixOf(address));
+  }
+
+  async begin(queries: Query[], locks?: string[]): Promise<Transaction> {
+    if (locks && this.readOnly) throw readOnlyError(this.place);
+    const connection = await this.connect();
+    try {
+      return await this.#begin(connection, queries, locks);
+    } catch (error) {
+      connection.release();
+      throw error;
+    }
+  }
+
+  async #begin(connection: Connection, queries: Query[], locks: string[] | undefined): Promise<Transaction> {
+    const { statements } = this;
+    const isWrite = locks !== undefined;
+    const toLock = locks?.length ? [statements.addPools(locks), statements.lockPools(locks)] : [];
+    const found = new Lookup(statements, queries, this.options.clock?.());
+    const answers = await connection.send([
+      { text: isWrite ? BEGIN : BEGIN_TO_READ },
+      ...toLock,
+      ...found.statements,
+      // The time comes last: what has expired by then was found.
+      statements.head(isWrite),
+    ]);
+    const rest = answers.slice(1 + toLock.length);
+    const locked = toLock.length > 0 ? answers[2]!.rows : [];
+    if (locked.length < (locks?.length ?? 0)) throw new Conflict("A pool was deleted while its row was locked.");
+    const [row] = rest.at(-1)!.rows as Stored[];
+    if (!row) throw noHead(this.place);
+    const head = toHead(row);
+    const rows = found.rows(rest.slice(0, -1), locked);
+    return new PostgresTransaction(this, connection, this.#timeAfter(row, head), head, rows, String(row.transaction));
+  }
+
+  /** The time of a transaction: not before that of the last commit. Throws `STORE_CLOCK` if the clock leapt. */
+  #timeAfter(row: Stored, head: Head): number {
+    const [now, machine] = [this.#timeOf(row), this.#machineTime()];
+    if (judgeClock(now, [machine, head.at]) === "leap") throw serverLeapt(this.place, now, machine, head.at);
+    return Math.max(now, head.at);
+  }
+
+  #timeOf({ now }: Stored): number {
+    return this.options.clock?.() ?? Number(now);
+  }
+
+  #machineTime(): number {
+    const { clock, machineTime: given } = this.options;
+    return (given ?? clock ?? machineTime)();
+  }
+
+  async connect(): Promise<Connection> {
+    const client = await this.pool.connect().catch((error: unknown) => {
+      throw translateError(error, this.address);
+    });
+    // A failure of the connection shows in the next answer.
+    if (client.listenerCount("error") === 0) client.on("error", () => {});
+    return new Connection(client, this.address);
+  }
+
+  /** `repair`: the time of the last commit becomes that of the clock, although it is later. */
+  async checkClock(repair: boolean): Promise<ClockFinding | undefined> {
+    const connection = await this.connect();
+    try {
+      const [answer] = await connection.send([this.statements.head(false)]);
+      const row = answer!.rows[0] as Stored;
+      const [head, now, machine] = [toHead(row), this.#timeOf(row), this.#machineTime()];
+      const verdict = judgeClock(now, [machine, head.at], head.at);
+      if (verdict === "sound") return undefined;
+      if (verdict === "leap")
+        return { problem: serverLeapt(this.place, now, machine, head.at).what, repairable: false };
+      if (repair) await connection.send([this.statements.setTime(now)]);
+      return { problem: headAhead(this.place, head.at, now), repairable: true };
+    } finally {
+      connection.release();
+    }
+  }
+
+  close(): Promise<void> {
+    return this.pool.end();
+  }
+}
+
+const toHead = (row: Stored): Head => {
+  const { one: _, ...head } = store.decode(row);
+  return head;
+};
+
+/** One statement for all queries of a kind. */
+class Lookup {
+  readonly #groups: Ask[][];
+  readonly statements: Named[];
+
+  constructor(statements: Statements, queries: Query[], now: number | undefined) {
+    const groups = new Map<string, Ask[]>();
+    for (const ask of queries.flatMap((query) => askFor(query, now))) {
+      const group = groups.get(ask.name);
+      if (group) group.push(ask);
+      else groups.set(ask.name, [ask]);
+    }
+    this.#groups = [...groups.values()];
+    this.statements = this.#groups.map((asks) => statements.find(asks));
+  }
+
+  rows(answers: QueryResult[], locked: Stored[] = []): Rows {
+    const found = new Found();
+    for (const row of locked) found.addRow(pools, row);
+    this.#groups.forEach((asks, i) => {
+      const byAsk = asks.map((): Stored[] => []);
+      for (const row of answers[i]!.rows as Stored[]) byAsk[Number(row.n) - 1]!.push(row);
+      asks.forEach((ask, j) => {
+        found.add(ask, byAsk[j]!);
+      });
+    });
+    return found.rows;
+  }
+}
+
+class Connection {
+  #isReleased = false;
+
+  constructor(
+    private readonly client: PoolClient,
+    private readonly address: Address,
+  ) {}
+
+  /** Sends all of them at once. Throws the first error, after the last answer. */
+  async send(statements: QueryConfig[]): Promise<QueryResult[]> {
+    const answers = await Promise.allSettled(statements.map((statement) => this.client.query(statement)));
+    const failed = answers.find((answer) => answer.status === "rejected");
+    if (failed) throw translateError(failed.reason, this.address);
+    return answers.map((answer) => (answer as PromiseFulfilledResult<QueryResult>).value);
+  }
+
+  /** Ends its transaction, if there is one. Never fails: a connection that cannot is closed. */
+  release(): void {
+    if (this.#isReleased) return;
+    this.#isReleased = true;
+    const { client } = this;
+    if (client.getTransactionStatus() === "I") client.release();
+    else
+      client.query("ROLLBACK").then(
+        () => client.release(),
+        () => client.release(true),
+      );
+  }
+
+  /** Without another word: it may be broken. */
+  drop(): void {
+    if (!this.#isReleased) this.client.release(true);
+    this.#isReleased = true;
+  }
+}
+
+class PostgresTransaction implements Transaction {
+  constructor(
+    private readonly engine: PostgresEngine,
+    private readonly connection: Connection,
+    readonly now: number,
+    readonly head: Head,
+    readonly rows: Rows,
+    /** The id that the server gave it. */
+    private readonly id: string,
+  ) {}
+
+  async load(queries: Query[]): Promise<Rows> {
+    const found = new Lookup(this.engine.statements, queries, this.now);
+    return found.rows(await this.connection.send(found.statements));
+  }
+
+  async commit(changes: Changes): Promise<Commit> {
+    const { connection } = this;
+    try {
+      const answers = await connection.send([...this.#statementsFor(changes), { text: "COMMIT" }]);
+      if (answers.at(-1)!.command !== "COMMIT") throw new Conflict("The transaction was rolled back.");
+      connection.release();
+      return this.#toCommit(changes, answers);
+    } catch (error) {
+      if (!(error instanceof StoreUnavailable)) throw error;
+      connection.drop();
+      return await this.#findOutcome(changes, error);
+    }
+  }
+
+  #statementsFor(changes: Changes): Named[] {
+    const { statements } = this.engine;
+    const writes = writesOf(changes);
+    const { head, resetEpochs } = changes;
+    return [
+      ...statements.clear(changes.free),
+      ...writes.flatMap((write) => statements.delete(write)),
+      ...writes.flatMap((write) => statements.put(write)),
+      ...(isTimeToTrim() ? statements.trim(this.now) : []),
+      ...(changesHead(changes) ? [statements.advance(changes, this.now)] : []),
+      ...(resetEpochs ? statements.resetEpochs(resetEpochs) : []),
+      ...(head ? [statements.replaceHead(head)] : []),
+    ];
+  }
+
+  /** The last answers with a version are those of the row of the store. */
+  #toCommit(changes: Changes, answers: QueryResult[]): Commit {
+    const row = answers.findLast(({ rows }) => rows[0]?.version !== undefined)?.rows[0];
+    const { version, epoch, lastEvent } = row
+      ? { ...row, version: Number(row.version), lastEvent: Number(row.last_event) }
+      : this.head;
+    const first = lastEvent - changes.events.length + 1;
+    return { version, epoch, events: changes.events.map((event, i) => ({ ...event, id: first + i })) };
+  }
+
+  /** After a commit that was not answered. The version may be that of a later commit. */
+  async #findOutcome(changes: Changes, lost: StoreUnavailable): Promise<Commit> {
+    const { engine, head } = this;
+    const { serverTimeout = 10 } = engine.options;
+    const deadline = Date.now() + serverTimeout * 1000 + IDLE_TIMEOUT_MS;
+    for (;;) {
+      const found = await this.#readStatus(Date.now() > deadline);
+      if (found?.status === "committed") {
+        const ids = found.events.map(Number);
+        // Another server took over, and has given the id of the transaction to another one.
+        if (ids.length !== changes.events.length)
+          throw new Conflict("The commit was lost with its server.", { cause: lost });
+        const events = changes.events.map((event, i) => ({ ...event, id: ids[i]! }));
+        return { version: Math.max(Number(found.version), head.version), epoch: found.epoch, events };
+      }
+      if (found?.status === "aborted") throw new Conflict("The commit did not arrive.", { cause: lost });
+      if (found?.status === null || Date.now() > deadline) throw unknownOutcome(engine.place, lost);
+      await sleep(100);
+    }
+  }
+
+  async #readStatus(
+    isLast: boolean,
+  ): Promise<(Record<"status" | "version" | "epoch", string> & { events: string[] }) | undefined> {
+    const { statements } = this.engine;
+    let connection: Connection | undefined;
+    try {
+      connection = await this.engine.connect();
+      const [answer] = await connection.send([statements.status(this.id, this.head.lastEvent)]);
+      connection.release();
+      return answer!.rows[0];
+    } catch (error) {
+      connection?.drop();
+      if (isLast || !(error instanceof StoreUnavailable))
+        throw error instanceof StoreUnavailable ? unknownOutcome(this.engine.place, error) : error;
+      return undefined;
+    }
+  }
+
+  rollBack(): void {
+    this.connection.release();
+  }
+}
+
+const readOnlyError = (place: string): OverlayError =>
+  new OverlayError(
+    "STORE_READ_ONLY",
+    `${place} takes no writes.`,
+    "Use the primary, and a user with the right to write.",
+  );
+
+const noHead = (place: string): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `The table store at ${place} is empty, which it never is by itself.`,
+    "Restore it from a backup, or run `overlayctl recover`.",
+  );
+
+const unknownOutcome = (place: string, lost: StoreUnavailable): OverlayError =>
+  new OverlayError(
+    "STORE_UNAVAILABLE",
+    `${place} did not answer a commit: it may have been made or not.`,
+    "Run it again.",
+    lost.cause,
+  );
