@@ -1,4 +1,4 @@
-import type { Lease } from "./pool/types";
+import type { Lease } from "./ipam/types";
 
 /** What kind of failure an error is. Interfaces map it to their own status: HTTP in service/problem.ts. */
 export type Category =

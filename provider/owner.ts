@@ -1,4 +1,4 @@
-import type { Tenant } from "./pool/types";
+import type { Tenant } from "./ipam/types";
 
 /**
  * An owner is a scope and a URN, `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`: the part before the type names the stack.

@@ -1,10 +1,11 @@
 import type { z } from "zod";
 import { OverlayError } from "./errors";
 import type { Connection } from "./host/connection";
+import type { RunPlan } from "./ipam/run-plan";
+import type { ExistingLease, Extent, Lease, PoolSpec, Request } from "./ipam/types";
 import type { Container } from "./network/model/facts";
 import type { Item } from "./network/model/items";
 import type { Underlay } from "./network/plan/hub";
-import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
 import { describePool } from "./pool-names";
 
 /**
@@ -101,7 +102,7 @@ export interface HostDefinition<Props> {
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
 
 export interface AllocationContext {
-  pool: Pool;
+  pool: RunPlan;
   owner: string;
   /** Its properties in the state. */
   olds?: Record<string, unknown> | undefined;
@@ -113,14 +114,14 @@ export interface AllocationContext {
 }
 
 export interface CoHolderContext {
-  pool: Pool;
+  pool: RunPlan;
   owner: string;
   /** The resource has its lease already. */
   isHeld: boolean;
 }
 
 export interface ValidationContext {
-  pool: Pool;
+  pool: RunPlan;
   owner: string;
   /** The pool that the resource opened under its old name. It ends before the replacement is created. */
   replacedPool: string | undefined;
@@ -130,7 +131,7 @@ export interface ValidationContext {
 export type TenantDefaults = Record<string, { range: Extent; prefixLength: number }>;
 
 export interface LeaseContext {
-  pool: Pool;
+  pool: RunPlan;
   /** Makes a token that permits the use of the lease's address. */
   token(lease: Lease): Promise<string>;
 }

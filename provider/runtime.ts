@@ -3,13 +3,13 @@ import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
+import { openPool } from "./ipam";
+import type { RunPlan } from "./ipam/run-plan";
+import { isSignedHere } from "./ipam/token";
 import { readDeclared } from "./lifecycle/declared";
 import type { Dependencies } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
-import { openPool } from "./pool";
-import { isSignedHere } from "./pool/token";
-import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
 import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
 
@@ -70,7 +70,7 @@ function buildDependencies(settings: Settings): Dependencies {
       `the pool is a file on this machine, ${settings.store}, which other machines cannot use. Set overlay:store to share it.`,
     );
   }
-  let pool: Promise<Pool> | undefined;
+  let pool: Promise<RunPlan> | undefined;
   // A failure is also kept, because Pulumi calls check serially, and each call would wait for the timeout.
   const thePool = () => (pool ??= openPool(settings.store, settings));
   const { hosts, login } = sshSettings(settings);
@@ -82,7 +82,7 @@ function buildDependencies(settings: Settings): Dependencies {
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
     warn: warnOnce,
-    token: async (lease) => (await (await thePool()).signTokens([lease]))[0]!,
+    token: async (lease) => (await (await thePool()).ipam.signTokens([lease]))[0]!,
     isSignedHere: async (token) => isSignedHere(token, await thePool()),
   };
 }

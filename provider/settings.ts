@@ -5,7 +5,7 @@ import { addressBits, familyOf, parseRange } from "./addressing/ip";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/connection";
 import { explainIssues } from "./invalid-input";
-import type { Tenant } from "./pool/types";
+import type { Tenant } from "./ipam/types";
 import type { TenantDefaults } from "./resource";
 import { tenant as tenantSchema } from "./resources/inputs";
 import { readSecretFile } from "./secret-file";

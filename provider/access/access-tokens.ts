@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { ACCESS_SCOPES, type AccessToken, type Ipam } from "../ipam/types";
 import { COMMAND_LINE } from "../owner";
-import { ACCESS_SCOPES, type AccessToken, type Pool } from "../pool/types";
 import { resourceName } from "../resources/inputs";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "./bounds";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
@@ -27,7 +27,7 @@ export type AccessTokenInput = z.output<typeof accessTokenInput>;
 
 /** Returns the token's text, which is not stored and cannot be shown again. */
 export async function createAccessToken(
-  { pool, createdBy }: { pool: Pool; createdBy: string },
+  { pool, createdBy }: { pool: Ipam; createdBy: string },
   input: AccessTokenInput,
   now = Date.now(),
 ): Promise<{ token: AccessToken; text: string }> {
@@ -52,7 +52,7 @@ export async function createAccessToken(
 
 /** Without tokens that were revoked or have expired, unless `all`; by name. */
 export async function listAccessTokens(
-  pool: Pool,
+  pool: Ipam,
   { all = false }: { all?: boolean } = {},
   now = Date.now(),
 ): Promise<AccessToken[]> {
@@ -61,7 +61,7 @@ export async function listAccessTokens(
 }
 
 /** By its id or its name. A token that was revoked stays in the list of all tokens. */
-export async function revokeAccessToken(pool: Pool, idOrName: string, now = Date.now()): Promise<AccessToken> {
+export async function revokeAccessToken(pool: Ipam, idOrName: string, now = Date.now()): Promise<AccessToken> {
   return pool.updateAccessTokens((existing) => {
     const active = existing.filter((token) => isActive(token, now));
     const token = active.find(({ id }) => id === idOrName) ?? active.find(({ name }) => name === idOrName);

@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { AccessToken, Pool } from "../pool/types";
+import type { AccessToken, Ipam } from "../ipam/types";
 import type { Caller } from "./caller";
 import { hasSecret, parseToken } from "./token-text";
 
@@ -28,7 +28,7 @@ export class Authenticator {
   #failedAt = -Infinity;
 
   constructor(
-    private readonly pool: Pick<Pool, "findAccessToken" | "accessTokens">,
+    private readonly pool: Pick<Ipam, "findAccessToken" | "accessTokens">,
     private readonly now: () => number = Date.now,
   ) {}
 

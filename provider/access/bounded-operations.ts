@@ -1,17 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
-import { isOwnerForAllTenants } from "../owner";
-import { positionOf } from "../pool/extents";
-import type {
-  Committed,
-  Offered,
-  OfferTerms,
-  Operations,
-  SeenEpoch,
-  SessionOptions,
-  StackPlan,
-} from "../pool/operations";
-import { PoolRun } from "../pool/run";
+import { positionOf } from "../ipam/extents";
 import type {
   AmendOptions,
   By,
@@ -25,15 +14,26 @@ import type {
   Grant,
   ImportOptions,
   ImportResult,
+  Ipam,
   Lease,
   LeaseFilter,
-  Pool,
   PoolPage,
   PoolSpec,
   Request,
   StoreIdentity,
   Tenant,
-} from "../pool/types";
+} from "../ipam/types";
+import { isOwnerForAllTenants } from "../owner";
+import type {
+  Committed,
+  Offered,
+  OfferTerms,
+  Operations,
+  SeenEpoch,
+  SessionOptions,
+  StackPlan,
+} from "../pool/operations";
+import { PoolRun } from "../pool/run";
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
@@ -47,7 +47,7 @@ interface ServiceSettings {
 }
 
 /** The pool as one caller may see and change it, as a run of its own. */
-export const openSession = ({ operations }: PoolRun, caller: Caller, settings: ServiceSettings = {}): Pool =>
+export const openSession = ({ operations }: PoolRun, caller: Caller, settings: ServiceSettings = {}): Ipam =>
   new PoolRun(operationsFor(operations, caller, { actor: caller.name, ...settings }), {});
 
 /** The operations that a caller may do, as a session. */

@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import type { AccessToken, Event, Ipam } from "../ipam/types";
 import { formatTenant, isSameTenant } from "../owner";
-import type { AccessToken, Event, Pool } from "../pool/types";
 import { IP_POOLS, NETWORKS, networkPool, poolNamed, RUNNERS, SPACES } from "../pool-names";
 import { resourceName, tenantText } from "../resources/inputs";
 
@@ -37,7 +37,7 @@ export const boundsFields = {
 type BoundsInput = z.output<z.ZodObject<typeof boundsFields>>;
 
 /** `POOL_NOT_FOUND` if the network or the pool does not exist. */
-export async function resolveBounds(pool: Pool, { tenant, network, pool: given }: BoundsInput): Promise<Bounds> {
+export async function resolveBounds(pool: Ipam, { tenant, network, pool: given }: BoundsInput): Promise<Bounds> {
   return {
     ...(tenant && { tenant }),
     ...(network !== undefined && { network: await requireNetworkName(pool, network) }),
@@ -45,7 +45,7 @@ export async function resolveBounds(pool: Pool, { tenant, network, pool: given }
   };
 }
 
-async function requireNetworkName(pool: Pool, network: string): Promise<string> {
+async function requireNetworkName(pool: Ipam, network: string): Promise<string> {
   if (await pool.spec(networkPool(network))) return network;
   throw missingError(`network '${network}'`);
 }
@@ -54,7 +54,7 @@ async function requireNetworkName(pool: Pool, network: string): Promise<string> 
 export const expandPoolName = (given: string): string =>
   [IP_POOLS, RUNNERS, NETWORKS, SPACES].some((prefix) => given.startsWith(prefix)) ? given : poolNamed(given);
 
-async function requirePoolName(pool: Pool, given: string): Promise<string> {
+async function requirePoolName(pool: Ipam, given: string): Promise<string> {
   const name = expandPoolName(given);
   if (await pool.spec(name)) return name;
   throw missingError(`pool '${given}'`);

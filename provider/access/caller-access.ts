@@ -1,4 +1,6 @@
 import { OverlayError } from "../errors";
+import { sameExtents } from "../ipam/extents";
+import type { ExistingLease, Lease, PoolSpec, Tenant } from "../ipam/types";
 import { isShownLeaseName, placementInLeaseName, REQUESTS, requestLeaseName } from "../lease-names";
 import {
   formatTenant,
@@ -9,8 +11,6 @@ import {
   tenantBlockName,
 } from "../owner";
 import type { Access } from "../pool/access";
-import { sameExtents } from "../pool/extents";
-import type { ExistingLease, Lease, PoolSpec, Tenant } from "../pool/types";
 import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
 import { isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";

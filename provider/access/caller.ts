@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import type { AccessToken } from "../pool/types";
+import type { AccessToken } from "../ipam/types";
 import type { Bounds } from "./bounds";
 
 /** `admin` includes all others, and `deploy` includes `preview`. */

@@ -48,8 +48,8 @@ interface Common {
 /** Runs the action of a command with an open pool, and prints its errors. */
 export const withPool = <O>(work: (session: Session, options: O, ...words: string[]) => Promise<void>) =>
   withSettings<O>(async (settings, out, options, ...words) => {
-    const { openPool } = await import("../pool/index.js");
-    const pool = await openPool(settings.store, settings);
+    const { openIpam } = await import("../ipam/index.js");
+    const pool = await openIpam(settings.store, settings);
     try {
       const { tokenKeys, tenant, tenantDefaults } = settings;
       await work({ settings, pool, context: { pool, tokenKeys, tenant, tenantDefaults }, out }, options, ...words);

@@ -1,10 +1,10 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { readHostFacts } from "../host/reconcile/host-state";
+import type { ExistingLease, Ipam, Lease } from "../ipam";
+import { isCommitted } from "../ipam/types";
 import { containersOn, isOurDockerNetwork } from "../network/kinds/docker";
 import type { Container, Facts } from "../network/model/facts";
-import type { ExistingLease, Lease, Pool } from "../pool";
-import { isCommitted } from "../pool/types";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
 import { resourceOf } from "../resources";
 import { userLeaseName } from "../resources/runner-subnet";
@@ -73,7 +73,7 @@ export function groupContainers(reads: Pick<HostState, "facts">[]): Map<string, 
  * store knows otherwise stays as it is.
  */
 export async function withContainerUsers(
-  pool: Pool,
+  pool: Ipam,
   facts: ExistingLease[],
   found: ExportedResource[],
   containers: Map<string, Container[]>,
@@ -102,7 +102,7 @@ function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<
   return { ...fact, usedBy, state: "used", ...names };
 }
 
-async function isHeld(pool: Pool, { pool: name, owner, want }: ExistingLease): Promise<boolean> {
+async function isHeld(pool: Ipam, { pool: name, owner, want }: ExistingLease): Promise<boolean> {
   const lease = await pool.find(name, { value: want[0]!.first });
   return lease !== undefined && isCommitted(lease) && lease.owner !== owner;
 }

@@ -2,11 +2,11 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
+import type { Ipam, Lease } from "../ipam";
+import { formatExtents } from "../ipam/errors";
+import { isCommitted } from "../ipam/types";
 import { forgottenHosts } from "../lifecycle/delete";
 import { isForgotten, isStackOwner } from "../owner";
-import type { Lease, Pool } from "../pool";
-import { formatExtents } from "../pool/errors";
-import { isCommitted } from "../pool/types";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { findLeasesWithoutContainer } from "./containers";
 import { type Login, withLoginOptions } from "./hosts";
@@ -93,13 +93,13 @@ const STACK = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
 const stackName = (stack: string): string => stack.replace(STACK, "$1/$3/$2");
 
 /** Innermost pools first: a lease with a child pool can be released only when that pool is empty. */
-async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
+async function leasesOfStacks(pool: Ipam): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
   return sortByDepth(leases.filter((lease) => isCommitted(lease) && stackOf(lease))).reverse();
 }
 
-const findForgotten = async (pool: Pool): Promise<Lease[]> =>
+const findForgotten = async (pool: Ipam): Promise<Lease[]> =>
   (await leasesOfStacks(pool)).filter(({ owner }) => isForgotten(owner));
 
 /** The uids in the state of each stack, for stacks with an export. */
@@ -161,7 +161,7 @@ async function askPulumi({ out }: Session, stacks: string[]): Promise<[string, S
   return found;
 }
 
-const describeOrphans = async (pool: Pool, orphans: Lease[]) =>
+const describeOrphans = async (pool: Ipam, orphans: Lease[]) =>
   Promise.all(
     orphans.map(async (lease) => ({
       action: "release",

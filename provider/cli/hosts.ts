@@ -2,8 +2,8 @@ import { type Command, InvalidArgumentError } from "commander";
 import { OverlayError } from "../errors";
 import type { Connection, Host, Hosts } from "../host/connection";
 import { openHosts } from "../host/ssh/hosts";
-import type { Lease, Pool } from "../pool";
-import { isCommitted } from "../pool/types";
+import type { Ipam, Lease } from "../ipam";
+import { isCommitted } from "../ipam/types";
 import { NETWORKS, networkOfPool } from "../pool-names";
 import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { hostIdText } from "../resources/inputs";
@@ -96,7 +96,7 @@ export interface MemberOptions {
 }
 
 /** From exports with secrets, which have all connections, or from the pool, which has the addresses of the hosts. */
-export async function findMembers(pool: () => Promise<Pool>, { network, stackExport, hub, runner }: MemberOptions) {
+export async function findMembers(pool: () => Promise<Ipam>, { network, stackExport, hub, runner }: MemberOptions) {
   const given = { ...(hub && { hub }), ...(runner && { runners: runner }) };
   if (network && hub && runner) return { network, hub, runners: runner };
   const found = stackExport
@@ -133,7 +133,7 @@ const hiddenConnectionsError = (files: string[]): OverlayError =>
     "Run `pulumi stack export --show-secrets`, and pass its output through a pipe (`-`) instead of a file.",
   );
 
-async function membersFromPool(pool: Pool, requested?: string): Promise<NetworkMembers> {
+async function membersFromPool(pool: Ipam, requested?: string): Promise<NetworkMembers> {
   const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
   const network = pickNetwork(known, requested, "the store");
   const spec = await requireNetwork(pool, network);

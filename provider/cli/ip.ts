@@ -1,6 +1,6 @@
 import type { Command } from "commander";
 import { OverlayError } from "../errors";
-import type { Lease } from "../pool/types";
+import type { Lease } from "../ipam/types";
 import {
   addressInput,
   DEFAULT_TTL,

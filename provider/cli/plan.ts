@@ -6,12 +6,12 @@ import { createFleet } from "../host/fleet";
 import { type DryRun, dryRun } from "../host/reconcile/dry-run";
 import { Reconciler } from "../host/reconcile/reconciler";
 import type { ApplyRequest } from "../host/reconcile/requests";
+import type { Ipam } from "../ipam";
 import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
 import { buildRequest, readStoreId } from "../lifecycle/lease";
 import type { Values } from "../lifecycle/values";
 import { itemKey } from "../network/model/items";
-import type { Pool } from "../pool";
 import { networkPool } from "../pool-names";
 import { resourceOf, resources } from "../resources";
 import { readHub } from "../resources/network-settings";
@@ -58,7 +58,7 @@ const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "e
 
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
-async function buildRequests(pool: Pool, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
+async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
   const deps = { fleet: createFleet(hosts, new Reconciler(), {}) };
   const store = await readStoreId(pool);
   const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
@@ -87,7 +87,7 @@ function findDesiredStates(
 }
 
 const isGone =
-  (pool: Pool, { type, props }: PlannedResource) =>
+  (pool: Ipam, { type, props }: PlannedResource) =>
   async (uid: string): Promise<boolean> =>
     (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
@@ -118,7 +118,7 @@ export interface ConnectionOptions {
  * the settings. undefined: the pool does not have the host.
  */
 async function fillConnections(
-  pool: Pool,
+  pool: Ipam,
   planned: PlannedResource,
   given: ConnectionOptions,
 ): Promise<Values | undefined> {
@@ -139,7 +139,7 @@ async function fillConnections(
 const isHidden = (value: unknown): boolean => typeof value === "string" || value === undefined;
 
 async function findHubConnection(
-  pool: Pool,
+  pool: Ipam,
   props: Values,
   { hub }: ConnectionOptions,
 ): Promise<Connection | undefined> {
@@ -151,7 +151,7 @@ async function findHubConnection(
 }
 
 async function findRunnerConnection(
-  pool: Pool,
+  pool: Ipam,
   { type, props }: PlannedResource,
   { runner }: ConnectionOptions,
 ): Promise<Connection | undefined> {

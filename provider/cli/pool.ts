@@ -1,6 +1,6 @@
+import type { Lease, PoolSpec } from "../ipam";
+import { formatExtents } from "../ipam/errors";
 import { formatTenant } from "../owner";
-import type { Lease, PoolSpec } from "../pool";
-import { formatExtents } from "../pool/errors";
 import { describePool } from "../pool-names";
 import {
   addressInput,

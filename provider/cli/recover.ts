@@ -1,11 +1,11 @@
 import { randomBytes } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
+import { type ExistingLease, type ImportResult, type Ipam, type Lease, refuseService } from "../ipam";
+import { formatExtents } from "../ipam/errors";
 import { parseStamp } from "../lifecycle/lease";
 import type { HostRecord } from "../network/model/items";
 import type { DiscoveredRunner } from "../network/read/survey";
-import { type ExistingLease, type ImportResult, type Lease, type Pool, refuseService } from "../pool";
-import { formatExtents } from "../pool/errors";
 import { describePool, NETWORKS } from "../pool-names";
 import { networkSettings } from "../resources/network-settings";
 import { command, type Session, wholeNumber, withPool } from "./command";
@@ -83,7 +83,7 @@ async function readHosts({ settings }: Session, options: Options): Promise<HostS
 
 /** Gives the store the id and version that stacks and records on hosts have, so that they accept it. */
 async function adoptStoreIdentity(
-  pool: Pool,
+  pool: Ipam,
   exported: ExportedResource[],
   { stores }: Recorded,
   seenVersion: number | undefined,
@@ -120,7 +120,7 @@ const summarizeImport = ({ added, unchanged }: ImportResult, yes: boolean): stri
       ? `Written: ${added.length}; already in the store: ${unchanged.length}.`
       : `Would be written: ${added.length}; already in the store: ${unchanged.length}. Nothing is written without --yes.`;
 
-async function describeImport(pool: Pool, { added, unchanged, conflicts }: ImportResult, found: ExportedResource[]) {
+async function describeImport(pool: Ipam, { added, unchanged, conflicts }: ImportResult, found: ExportedResource[]) {
   const row = async (
     action: string,
     lease: Pick<Lease, "pool" | "type" | "owner" | "extents" | "leaseId"> & { childPool?: string },
@@ -149,7 +149,7 @@ const withoutSpec = ({ childPool, ...lease }: ExistingLease) => ({
 });
 
 /** In a dry run the pools of networks do not exist yet. */
-const kindOf = async (pool: Pool, name: string) =>
+const kindOf = async (pool: Ipam, name: string) =>
   (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
 const sourceOf = ({ identity }: ExistingLease, found: ExportedResource[]): string | undefined =>
@@ -170,7 +170,7 @@ function importConflictError({ conflicts }: ImportResult, found: ExportedResourc
  * contradicts an export is an error: one of them is outdated.
  */
 async function mergeSources(
-  pool: Pool,
+  pool: Ipam,
   exported: ExportedResource[],
   recorded: ExportedResource[],
 ): Promise<ExportedResource[]> {
@@ -205,7 +205,7 @@ function contradictionError(contradicting: ExportedResource[], byUid: Map<string
 }
 
 /** A lease that an earlier run has written has a lease id. */
-async function withKnownLease(pool: Pool, each: ExportedResource): Promise<ExportedResource> {
+async function withKnownLease(pool: Ipam, each: ExportedResource): Promise<ExportedResource> {
   const lease = await pool.find(buildRequiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
     if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
     throw error;

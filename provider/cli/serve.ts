@@ -1,4 +1,4 @@
-import type { Observer } from "../pool/observer";
+import type { Observer } from "../ipam/observer";
 import { command, withSettings } from "./command";
 
 /** By package name: this works from sources and from dist/. */
@@ -21,14 +21,14 @@ export const serveCommand = () =>
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
       withSettings<{ auth: boolean }>(async (settings, _out, { auth, ...options }) => {
-        const [{ openPool, refuseService }, { readServiceSettings, serve }] = await Promise.all([
-          import("../pool/index.js"),
+        const [{ openIpam, refuseService }, { readServiceSettings, serve }] = await Promise.all([
+          import("../ipam/index.js"),
           import("../service/index.js"),
         ]);
         const service = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
         const { tokenKeys, tenantDefaults, actor } = settings;
         refuseService(settings.store);
-        const open = (observer: Observer) => openPool(settings.store, { ...settings, observer });
-        await serve({ openPool: open, tokenKeys, tenantDefaults, actor, version }, service);
+        const open = (observer: Observer) => openIpam(settings.store, { ...settings, observer });
+        await serve({ openIpam: open, tokenKeys, tenantDefaults, actor, version }, service);
       }),
     );

@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import type { ExistingLease } from "../ipam";
 import { tryParseJson } from "../json";
 import type { Values } from "../lifecycle/values";
-import type { ExistingLease } from "../pool";
 import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 import { readInput } from "./command";

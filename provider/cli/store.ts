@@ -1,9 +1,9 @@
 import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../errors";
-import { checkStore, openPool, openStore, placeOf } from "../pool";
+import { checkStore, openIpam, openStore, placeOf } from "../ipam";
+import { keyRing, STORED_KEYS, withKeys } from "../ipam/token";
 import { ensureMovable } from "../pool/storage/layout";
 import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
-import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
 import { command, group, readSecret, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
@@ -151,7 +151,7 @@ export const migrateCommand = () =>
           Promise.all([source.close(), target.close()]),
         );
         const closedSeconds = Math.ceil(closedMs) / 1000;
-        const pool = await openPool(to, settings);
+        const pool = await openIpam(to, settings);
         const [findings, pools] = [await pool.fsck(), await pool.pools()];
         let leases = 0;
         for (const { name } of pools) leases += (await pool.leases(name)).length;

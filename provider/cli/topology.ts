@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { runnerLayout, tunnelName } from "../addressing/layout";
 import { escapeControls } from "../errors";
-import type { Lease, PoolSpec } from "../pool";
+import type { Lease, PoolSpec } from "../ipam";
 import { formatTime } from "../reservations";
 import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { parseSettings } from "../resource";

@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection, Host } from "../host/connection";
 import { readHostFacts } from "../host/reconcile/host-state";
-import { openPool, type Pool } from "../pool";
+import { type Ipam, openIpam } from "../ipam";
 import { command, wholeNumber, withSettings } from "./command";
 import {
   describeEnd,
@@ -45,7 +45,7 @@ export const verifyCommand = (): Command =>
     .option("--count <n>", "pings for each pair", wholeNumber, 5)
     .action(
       withSettings<Options>(async (settings, out, options, network) => {
-        const pool = openOnce(() => openPool(settings.store, settings));
+        const pool = openOnce(() => openIpam(settings.store, settings));
         const where = { ...options, ...(network !== undefined && { network }) };
         const members = await findMembers(pool.get, where).finally(pool.end);
         const hosts = new CliHosts(settings, options);
@@ -55,8 +55,8 @@ export const verifyCommand = (): Command =>
     );
 
 /** Opens the store only if the options do not give all hosts. */
-function openOnce(open: () => Promise<Pool>) {
-  let pool: Promise<Pool> | undefined;
+function openOnce(open: () => Promise<Ipam>) {
+  let pool: Promise<Ipam> | undefined;
   return { get: () => (pool ??= open()), end: async () => (await pool)?.end() };
 }
 

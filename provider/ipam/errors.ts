@@ -1,1 +1,343 @@
-export * from "../pool/errors";
+import { formatNumberRange, formatRange } from "../addressing/ip";
+import { type Code, OverlayError } from "../errors";
+import { formatTime } from "../format-time";
+import { formatTenant, isForgotten, isSameStack, shortName } from "../owner";
+import { capitalize, describePool } from "../pool-names";
+import { capacityOf } from "./extents";
+import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
+
+/** Errors and warnings of the pool. */
+
+const KINDS: Record<PoolSpec["kind"], { noun: string; taken: Code; exhausted: Code; outside: Code }> = {
+  address: { noun: "address", taken: "IP_IN_USE", exhausted: "POOL_EXHAUSTED", outside: "IP_OUTSIDE_POOL" },
+  space: { noun: "range", taken: "POOL_OVERLAP", exhausted: "POOL_EXHAUSTED", outside: "IP_OUTSIDE_POOL" },
+  id: { noun: "runner id", taken: "RUNNER_ID_TAKEN", exhausted: "RUNNER_IDS_EXHAUSTED", outside: "INPUT_INVALID" },
+  port: { noun: "port", taken: "PORT_CONFLICT", exhausted: "POOL_EXHAUSTED", outside: "INPUT_INVALID" },
+};
+
+/** By the first word of the name that is taken. */
+const NAMES: Record<string, Code> = {
+  runner: "RUNNER_NAME_TAKEN",
+  network: "NETWORK_EXISTS",
+  user: "RESERVATION_EXISTS",
+  host: "DEVICE_FOREIGN",
+  pool: "POOL_OVERLAP",
+};
+
+export const formatExtent = (kind: PoolSpec["kind"], extent: Extent): string =>
+  kind === "id" || kind === "port" ? formatNumberRange(extent) : formatRange(extent);
+
+export const formatExtents = (kind: PoolSpec["kind"], extents: Extent[]): string =>
+  extents.map((extent) => formatExtent(kind, extent)).join(", ");
+
+const describeValues = ({ kind }: Pick<PoolSpec, "kind">, extents: Extent[]): string =>
+  `${KINDS[kind].noun} ${formatExtents(kind, extents)}`;
+
+/** Leases without values are those that the reader may not see: their owner is only a word, such as "another tenant". */
+function describeHolders(spec: PoolSpec, leases: Lease[]): string {
+  const texts = leases.map((lease) =>
+    lease.extents.length === 0
+      ? lease.owner
+      : `${formatExtents(spec.kind, lease.extents)} ${lease.owner} (${describeState(lease)})`,
+  );
+  return [...new Set(texts)].join("; ");
+}
+
+const describeState = ({ state, lastSeen }: Lease): string =>
+  state === "offered" ? "promised in a preview" : `last seen ${formatTime(lastSeen)}`;
+
+export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
+  const what =
+    spec.kind === "space"
+      ? `${formatExtent("space", want)} overlaps ${formatExtents("space", holder.extents) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
+      : `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
+  return new OverlayError(
+    KINDS[spec.kind].taken,
+    what,
+    describeFix(
+      holder,
+      owner,
+      holder.state === "offered"
+        ? `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`
+        : "Request another value, or release that one first.",
+    ),
+  );
+}
+
+const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
+
+export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+  new OverlayError(
+    "PLAN_STALE",
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
+    describeFix(holder, owner, "Run up again: it will plan with what is free now."),
+  );
+
+/** Two requests of one run get the same value: it is kept for the request by value, which came second. */
+export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].taken,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which requests it explicitly.`,
+    `Run preview again: ${shortName(holder.owner)} gets another one.`,
+  );
+
+/** A promise that cannot be kept: an error in an up without a preview. */
+export const promiseBrokenError = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
+  staleError(brokenText(spec, broken, holder));
+
+const staleError = (what: string): OverlayError =>
+  new OverlayError("PLAN_STALE", what, "Run preview, or up without --skip-preview, to see what is given instead.");
+
+/** The same in a preview, which shows another value. */
+export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): string =>
+  `${brokenText(spec, broken, holder)} This preview shows another one.`;
+
+function brokenText(spec: PoolSpec, broken: Lease, holder: Lease | undefined): string {
+  const now = holder?.owner ?? broken.end?.takenBy;
+  const why = now ? `is now ${holder ? heldBy(holder) : `held by ${now}`}` : "is no longer given out by the pool";
+  return `${promiseText(spec, broken)} and ${why}.`;
+}
+
+/** The promise is about another pool than `spec`, which is chosen now. */
+export const promiseMovedError = (spec: PoolSpec, promised: Lease): OverlayError =>
+  staleError(movedText(spec, promised));
+
+export const promiseMovedWarning = (spec: PoolSpec, promised: Lease): string => movedText(spec, promised);
+
+const movedText = (spec: PoolSpec, promised: Lease): string =>
+  `${promiseText(spec, promised)}, but the pool that is now chosen for it is ${describePool(spec.name)}.`;
+
+const promiseText = (spec: PoolSpec, { pool, owner, extents, createdAt }: Lease): string =>
+  `${capitalize(describeValues(spec, extents))} of ${describePool(pool)} was promised to ${shortName(owner)} at ${formatTime(createdAt)}`;
+
+/** Pulumi deletes a resource that was removed from the program at the end of the up, so its lease is still held. */
+function describeFix(holder: Lease, owner: string, otherwise: string): string {
+  if (isForgotten(holder.owner))
+    return "Request another value. A forgotten host may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
+  return holder.state !== "offered" && isSameStack(holder.owner, owner)
+    ? "Request another value. If that resource is this one under its old name, set `aliases`. If it is to be removed, remove it in an earlier up. If it gets another value in this up, set that value explicitly, and declare it before the program's first `await`."
+    : otherwise;
+}
+
+export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].outside,
+    `${capitalize(describeValues(spec, [want]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
+    "Request one inside it.",
+  );
+
+/** A child pool with values outside of those that its lease has for it. */
+export const outsideLeaseError = (spec: PoolSpec, held: Extent[]): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].outside,
+    `${capitalize(describePool(spec.name))} would give out ${formatExtents(spec.kind, spec.extents)}; its lease has ${formatExtents(spec.kind, held)} for it.`,
+    "Give the pool values of its lease only.",
+  );
+
+export const addressSpaceError = (name: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${capitalize(describePool(name))} belongs to no lease.`,
+    "Choose another name for the pool.",
+  );
+
+export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
+  new OverlayError(
+    "IP_RESERVED",
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
+    "Request another value.",
+  );
+
+export const notDeletedError = ({ pool, owner }: Lease): OverlayError =>
+  new OverlayError(
+    "POOL_IN_USE",
+    `${shortName(owner)} is not created: its old lease in ${describePool(pool)}, which is being replaced, has not been released.`,
+    "See why its delete failed, and run up again.",
+  );
+
+/** For a value that the pool has only after this run has changed it. */
+export const alsoRequestedError = (spec: PoolSpec, want: Extent, owner: string): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].taken,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is requested by ${shortName(owner)} in this run, too.`,
+    "Request another value for one of them.",
+  );
+
+export const notRequestedError = (spec: PoolSpec): OverlayError =>
+  new OverlayError(
+    "IP_NOT_REQUESTED",
+    `${capitalize(describePool(spec.name))} gives only values that are requested explicitly.`,
+    `Set the ${KINDS[spec.kind].noun} that you need.`,
+  );
+
+export const noBlocksError = (spec: PoolSpec): OverlayError =>
+  new OverlayError(
+    "IP_RESERVED",
+    `${capitalize(describePool(spec.name))} avoids .0 and .255 (avoidBoundaryIps), so no block can be carved from it.`,
+    "Set avoidBoundaryIps on the pools that are carved from it instead.",
+  );
+
+export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].exhausted,
+    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}). Holders, longest unseen first: ${describeHolders(spec, oldest) || "none"}.`,
+    "Release what is no longer needed, or make the pool larger.",
+  );
+
+export const quotaError = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
+  new OverlayError(
+    "POOL_QUOTA",
+    `${capitalize(describePool(name))} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
+    "Release some, or raise the pool's quota.",
+  );
+
+/** The warning of a pool that is filled to its `warnAtPercent`. */
+export function fullnessWarning(spec: PoolSpec, held: bigint): string | undefined {
+  const { name, kind, warnAtPercent } = spec;
+  const capacity = capacityOf(spec);
+  if (warnAtPercent === undefined || held * 100n < capacity * BigInt(warnAtPercent)) return undefined;
+  return `${warnAtPercent} % or more of the ${capacity} ${plural(KINDS[kind].noun)} of ${describePool(name)} are held or promised.`;
+}
+
+const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${noun}s`);
+
+export const poolMissingError = (pool: string, why = "does not exist"): OverlayError =>
+  new OverlayError(
+    "POOL_NOT_FOUND",
+    `${capitalize(describePool(pool))} ${why}.`,
+    "Create its resource first, or correct the name.",
+  );
+
+export const tenantError = (
+  { name }: Pick<PoolSpec, "name">,
+  owner: Tenant,
+  caller: Tenant | undefined,
+): OverlayError =>
+  new OverlayError(
+    "TENANT_MISMATCH",
+    `${capitalize(describePool(name))} belongs to tenant ${formatTenant(owner)}; this request comes from ${caller ? `tenant ${formatTenant(caller)}` : "no tenant"}.`,
+    `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${formatTenant(owner)} if that is your tenant, or use another pool.`,
+  ).about("tenant");
+
+export const poolInUseError = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
+  new OverlayError(
+    "POOL_IN_USE",
+    `${capitalize(describePool(spec.name))} ${why}: ${describeHolders(spec, leases)}.`,
+    `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
+  );
+
+/** `spec`: the pool with the leases, which is the replaced one, or ends with it. */
+export function cannotReplaceError({ pool, changed }: Replacement, spec: PoolSpec, leases: Lease[]): OverlayError {
+  const which = spec.name === pool ? "it" : `${describePool(spec.name)}, which ends with it,`;
+  return new OverlayError(
+    "POOL_IN_USE",
+    `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${describeHolders(spec, leases)}.`,
+    `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${leases.some(({ owner }) => isForgotten(owner)) ? FORGOTTEN : spec.kind === "address" ? LEFT_BEHIND : ""}`,
+  );
+}
+
+const FORGOTTEN = " What is kept for a forgotten host is released by `overlayctl gc --forgotten`.";
+
+const LEFT_BEHIND =
+  " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";
+
+export const nameTakenError = (name: string, holder: Lease): OverlayError =>
+  new OverlayError(
+    NAMES[name.split("/")[0]!] ?? "INPUT_INVALID",
+    `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
+    `Choose another ${inputOfName(name)}, or remove that one first.`,
+  );
+
+/** A name that only one lease can hold, in words: `host/10.0.0.5/link/br0` is the device br0 on that host. */
+function describeName(name: string): string {
+  const [kind, first = "", second, ...rest] = name.split("/");
+  if (kind === "host") {
+    const device = rest.join("/");
+    return second === "devices" ? `Device prefix ${device} on host ${first}` : `Device ${device} on host ${first}`;
+  }
+  if (kind === "runner") return `Runner name ${second} of network ${first}`;
+  if (kind === "user") return `The address for ${[second, ...rest].join("/")} on network ${first}`;
+  return `${capitalize(kind!)} name ${name.slice(kind!.length + 1)}`;
+}
+
+/** The input that decides the name. */
+function inputOfName(name: string): string {
+  const [kind, , second] = name.split("/");
+  if (kind === "host") return second === "devices" ? "devicePrefix" : "bridgeName or hubInterface";
+  return kind === "user" ? "usedBy" : "name";
+}
+
+export const fencedError = (pool: string, leaseId: string): OverlayError =>
+  new OverlayError(
+    "LEASE_FENCED",
+    `Lease ${leaseId} in ${describePool(pool)} is no longer current.`,
+    "Run up again, or refresh.",
+  );
+
+export function leaseChangedError(lease: Lease, { state, usedBy }: Condition): OverlayError {
+  const how = state
+    ? `is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}`
+    : "was changed after it was read";
+  const what = `Lease ${lease.leaseId} in ${describePool(lease.pool)} ${how}.`;
+  return new OverlayError("LEASE_CHANGED", what, "Nothing was changed. Read it again.");
+}
+
+const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =>
+  usedBy === undefined ? state : `${state} by ${usedBy}`;
+
+/** A second claim by an owner that may have one lease. */
+export const alreadyHeldError = (spec: PoolSpec, lease: Lease): OverlayError =>
+  new OverlayError(
+    "RESERVATION_EXISTS",
+    `${lease.owner} holds ${describeValues(spec, lease.extents)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
+    "Release that one first.",
+  );
+
+export const leaseExpiredError = (lease: Lease): OverlayError =>
+  new OverlayError(
+    "LEASE_EXPIRED",
+    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} ended at ${formatTime(lease.expiresAt!)}.`,
+    "Run up again: it requests a new one.",
+  );
+
+export const notClaimedError = (lease: Lease): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} is only an offer.`,
+    "Claim it first.",
+  );
+
+export const ttlWithPoolError = (lease: Lease, { name }: PoolSpec): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${lease.owner} has a ttl, but owns ${describePool(name)}: the pool and its leases would be deleted with it.`,
+    "Leave out the ttl.",
+  );
+
+export const portConflictError = (
+  spec: PoolSpec,
+  extent: Extent,
+  { protocol, port }: Port,
+  holder: Lease,
+): OverlayError =>
+  new OverlayError(
+    "PORT_CONFLICT",
+    `Port ${protocol}/${port} on ${formatExtent(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
+    "Choose another port, or another sharing key. To move a port between resources of one stack, remove it in one up and add it in the next.",
+  );
+
+export const sharingConflictError = (
+  spec: PoolSpec,
+  extent: Extent,
+  key: string | undefined,
+  holder: Lease,
+): OverlayError =>
+  new OverlayError(
+    "SHARING_CONFLICT",
+    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
+    "Use the same sharing key and tenant, or another address.",
+  );
+
+/** `lease`: the quarantined one, as its reader may see it. */
+export const quarantineWarning = (spec: PoolSpec, extents: Extent[], lease: Lease): string =>
+  `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;

@@ -1,5 +1,4 @@
 import type { OverlayError } from "../errors";
-import type { OfferRequest } from "./decide/grant";
 import type { SeenEpoch } from "./identity";
 import type { IpamSettings } from "./ipam";
 import type {
@@ -19,6 +18,7 @@ import type {
   ImportResult,
   Lease,
   LeaseFilter,
+  OfferRequest,
   PoolPage,
   PoolSpec,
   Request,

@@ -35,6 +35,7 @@ import type {
   ImportResult,
   Lease,
   LeaseFilter,
+  OfferRequest,
   PoolPage,
   PoolSpec,
   Request,

@@ -1,1 +1,35 @@
-export * from "../pool/observer";
+import type { Store } from "./storage/store";
+import type { LoggedEvent } from "./types";
+
+/** What metrics count in a process that serves a pool. */
+export interface Observer {
+  /** After each commit: the changes that it has made. */
+  committed?(events: LoggedEvent[]): void;
+  /** A claim in this pool has failed. */
+  claimFailed?(pool: string, error: unknown): void;
+  /** An operation has failed: the rules have refused it, or the store has failed. */
+  operationFailed?(error: unknown): void;
+  /** After each transaction of the store, which may serve many operations. */
+  transaction?(kind: "read" | "write", seconds: number): void;
+  /** A transaction is tried again, because another process was first or has a lock. */
+  conflict?(): void;
+}
+
+/** The store, with the duration of each transaction reported. */
+export function observeStore(store: Store, observer: Observer | undefined): Store {
+  const report = observer?.transaction?.bind(observer);
+  if (!report) return store;
+  const timed = async <T>(kind: "read" | "write", run: () => Promise<T>): Promise<T> => {
+    const start = performance.now();
+    try {
+      return await run();
+    } finally {
+      report(kind, (performance.now() - start) / 1000);
+    }
+  };
+  return {
+    ...store,
+    transact: (work, promised) => timed("write", () => store.transact(work, promised)),
+    read: (work) => timed("read", () => store.read(work)),
+  };
+}

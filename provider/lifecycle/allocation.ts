@@ -1,6 +1,7 @@
 import { isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
-import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
+import type { RunPlan } from "../ipam/run-plan";
+import { type Extent, isCommitted, type Lease } from "../ipam/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
@@ -58,7 +59,7 @@ async function planReplacement(
   if (!def.childPool || !hasKnownValues(def, olds)) return;
   const pool = await openPool();
   const before = String(olds.owner);
-  const lease = await pool.find(def.request(olds, before).pool, { owner: before });
+  const lease = await pool.ipam.find(def.request(olds, before).pool, { owner: before });
   const { name } = def.childPool(olds, def.extentsFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
   const { want = def.extentsFromProps(olds) } = def.request(inputs, before);
@@ -67,7 +68,7 @@ async function planReplacement(
 }
 
 /** `olds`: the properties of the resource that it replaces. */
-async function validate(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
+async function validate(def: Definition, pool: RunPlan, owner: string, props: Values, olds?: Values): Promise<void> {
   const replacedPool = olds && def.childPool?.(olds, def.extentsFromProps(olds)).name;
   await def.validate?.(props, { pool, owner, replacedPool });
 }
@@ -86,12 +87,12 @@ async function findKeepable(
     const pool = await deps.pool();
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
-    const lease = await pool.find(name, { owner });
+    const lease = await pool.ipam.find(name, { owner });
     if (lease && isCommitted(lease)) {
       return pool.isEnding(lease) ? undefined : { lease }; // Renamed: Pulumi deletes it with its pool, under its old name.
     }
     if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return undefined;
-    const holder = await pool.find(name, { value: kept[0]!.first });
+    const holder = await pool.ipam.find(name, { value: kept[0]!.first });
     return !holder || !isCommitted(holder) || holder.owner === owner ? {} : undefined;
   } catch (error) {
     if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return {};
@@ -152,7 +153,7 @@ async function offerLease(
   await pool.mustNotReturn(full, movesAway);
   if (dryRun) {
     pool.mustFitReplacement(full);
-    const stored = def.sourcePool?.isReplacedInRun && (await pool.spec(request.pool));
+    const stored = def.sourcePool?.isReplacedInRun && (await pool.ipam.spec(request.pool));
     if (stored && def.sourcePool!.isReplacedInRun!(inputs, stored)) return leaveUnshown("it is being replaced");
   }
   try {
@@ -194,9 +195,15 @@ const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owne
  * A change in place can conflict with others, too: a name, a hub of another network, leases outside the new bounds. Throws the
  * conflict; false: a port is taken, and the resource may move to another address (`mayMove`).
  */
-async function canChange(def: Definition, pool: Pool, olds: Values, props: Values, mayMove: boolean): Promise<boolean> {
+async function canChange(
+  def: Definition,
+  pool: RunPlan,
+  olds: Values,
+  props: Values,
+  mayMove: boolean,
+): Promise<boolean> {
   const owner = String(olds.owner);
-  const lease = await pool.find(def.request(olds, owner).pool, { owner });
+  const lease = await pool.ipam.find(def.request(olds, owner).pool, { owner });
   try {
     if (lease && lease.state !== "offered")
       await pool.amend(lease.pool, lease.leaseId, diffLease(def, olds, props, lease), { dryRun: true });
@@ -215,7 +222,7 @@ async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, e
   const spec = def.childPool?.(inputs, extents);
   if (spec?.warnAtPercent === undefined) return;
   try {
-    const usage = await (await deps.pool()).usage(spec.name);
+    const usage = await (await deps.pool()).ipam.usage(spec.name);
     if (usage?.warning) deps.warn(usage.warning);
   } catch (error) {
     if (!isOverlayError(error, "STORE_UNAVAILABLE")) throw error;
@@ -247,7 +254,7 @@ export const unknownValues = (def: Definition): Values =>
 
 /** Whether this preview may not write offers: then the values of a new resource are not shown. */
 export async function cannotOffer(deps: Dependencies, { dryRun }: Caller): Promise<boolean> {
-  const reason = dryRun ? (await deps.pool()).whyNoOffers : undefined;
+  const reason = dryRun ? (await deps.pool()).ipam.whyNoOffers : undefined;
   if (reason) deps.warn(`Values of new resources are not shown in this preview: ${reason}.`);
   return reason !== undefined;
 }

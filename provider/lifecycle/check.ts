@@ -112,7 +112,7 @@ const withTenant = (def: Definition, { tenant }: Dependencies, news: Values, giv
 
 /** The name defaults to that of the resource at its first create; it is kept when the resource is renamed (aliases) and created again. */
 async function restoreName(def: Definition, deps: Dependencies, { owner }: Caller, inputs: Values): Promise<void> {
-  const lease = await (await deps.pool()).find(def.request(inputs, owner).pool, { owner });
+  const lease = await (await deps.pool()).ipam.find(def.request(inputs, owner).pool, { owner });
   const name = lease && lease.state !== "offered" ? readLeaseData(lease).name : undefined;
   if (typeof name === "string") inputs[def.nameInput!] = name;
 }
@@ -138,7 +138,7 @@ async function readNamedSettings(
 ): Promise<unknown> {
   const pool = await deps.pool();
   for (const reference of references) {
-    const spec = await pool.spec(reference.pool(name));
+    const spec = await pool.ipam.spec(reference.pool(name));
     if (spec) return parseSettings(reference.stored, spec);
   }
   throw new OverlayError(

@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import { tryParseIp } from "../addressing/ip";
-import type { Lease } from "../pool/types";
+import type { Lease } from "../ipam/types";
 
 /**
  * What the SDK passes about the program's resources: `HASH`, or `HASH=VALUE` for each value that a resource asks for, `?` if that is an

@@ -1,8 +1,9 @@
 import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import type { RunPlan } from "../ipam/run-plan";
+import { type Changes, isCommitted, type Lease } from "../ipam/types";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
-import { type Changes, isCommitted, type Lease, type Pool } from "../pool/types";
 import { type Definition, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
@@ -31,7 +32,7 @@ import { pickInputs, type Values } from "./values";
 export async function removeAndRelease(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: TakenLease,
   clean: string[],
@@ -44,7 +45,7 @@ export async function removeAndRelease(
     const childPool = buildChildPool(def, inputs);
     const data = buildLeaseData(def, inputs, owned.run, clean);
     await amendOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
-    if (released.length > 0) await pool.importLeases(released);
+    if (released.length > 0) await pool.ipam.importLeases(released);
   };
   const restoreAndThrow = (changes: Changes) => async (error: unknown) => {
     await restore(changes).catch((failure: Error) =>
@@ -60,13 +61,13 @@ export async function removeAndRelease(
 }
 
 /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
-async function closeOwnPool(deps: Dependencies, pool: Pool, owned: TakenLease): Promise<boolean> {
+async function closeOwnPool(deps: Dependencies, pool: RunPlan, owned: TakenLease): Promise<boolean> {
   try {
-    await pool.close(owned.pool, owned.leaseId, ifOwned(owned)).catch(throwFenced(owned));
+    await pool.ipam.close(owned.pool, owned.leaseId, ifOwned(owned)).catch(throwFenced(owned));
     return false;
   } catch (error) {
     if (!isOverlayError(error, "POOL_IN_USE") || deps.unreachableOnDelete !== "forget") throw error;
-    const leases = (await pool.leases(owned.childPool!)).filter(isCommitted);
+    const leases = (await pool.ipam.leases(owned.childPool!)).filter(isCommitted);
     if (!leases.every(({ owner }) => isForgotten(owner))) throw error;
     return true;
   }
@@ -76,7 +77,7 @@ async function closeOwnPool(deps: Dependencies, pool: Pool, owned: TakenLease): 
 async function removeAllItems(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: OwnedLease,
   clean: string[],
@@ -96,10 +97,10 @@ async function removeAllItems(
 }
 
 /** A lease that has expired meanwhile needs no release. One that a later run has taken over is not released. */
-async function releaseOwned(pool: Pool, owned: OwnedLease): Promise<void> {
+async function releaseOwned(pool: RunPlan, owned: OwnedLease): Promise<void> {
   const { pool: name, leaseId } = owned;
   if (await pool.release(name, leaseId, ifOwned(owned))) return;
-  if (await pool.find(name, { leaseId })) throw overtakenError(name, leaseId);
+  if (await pool.ipam.find(name, { leaseId })) throw overtakenError(name, leaseId);
 }
 
 /**
@@ -109,15 +110,15 @@ async function releaseOwned(pool: Pool, owned: OwnedLease): Promise<void> {
 export async function deleteWithoutLease(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
 ): Promise<void> {
   const targets = targetsOf(def, props);
   // A pool that no longer exists must not block the delete, but an empty store must.
-  const isEmpty = (await pool.pools()).length === 0;
+  const isEmpty = (await pool.ipam.pools()).length === 0;
   if (isEmpty) await rejectLostStore(def, pool, props);
   const owned = await leaseInState(def, pool, props);
-  const later = await pool.find(owned.pool, { uid: owned.uid });
+  const later = await pool.ipam.find(owned.pool, { uid: owned.uid });
   if (later && isCommitted(later) && !pool.wasClaimedInRun(later)) deps.warn(takenOverWarning(def, later));
   if (later || targets.length === 0) return;
   const rejectIfRecreated = async (): Promise<void> => {
@@ -165,7 +166,7 @@ function forgetOrThrow(error: unknown, { unreachableOnDelete }: Dependencies, ef
 async function keepReserved(
   hosts: string[],
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   lease: OwnedLease & Lease,
   error?: OverlayError,
 ): Promise<void> {

@@ -1,11 +1,12 @@
 import type { Fleet } from "../host/fleet";
-import type { Extent, Lease, OfferOptions, Pool, Tenant } from "../pool/types";
+import type { RunPlan } from "../ipam/run-plan";
+import type { Extent, Lease, OfferOptions, Tenant } from "../ipam/types";
 import type { TenantDefaults } from "../resource";
 
 /** What the lifecycle gets from outside. `runtime.ts` and the command line build it; tests have fakes. */
 export interface Dependencies {
   /** Rejects with STORE_UNAVAILABLE, for the rest of the run, if the store does not answer. */
-  pool(): Promise<Pool>;
+  pool(): Promise<RunPlan>;
   fleet: Fleet;
   /** `forget`: an unreachable host does not block a delete; its addresses stay reserved. */
   unreachableOnDelete: "fail" | "forget";

@@ -3,11 +3,12 @@ import { formatIp } from "../addressing/ip";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
+import type { RunPlan } from "../ipam/run-plan";
+import { type ExistingLease, isCommitted } from "../ipam/types";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Underlay } from "../network/plan/hub";
 import { isContainerOwner } from "../owner";
-import { type ExistingLease, isCommitted, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf, type Underlays } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
@@ -110,7 +111,7 @@ const lastUnderlays = z
 export async function apply(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: OwnedLease,
   underlays: Underlays,
@@ -132,7 +133,7 @@ export async function apply(
       "Look for a firewall that drops UDP between the hosts, or a smaller MTU on the way (set mtu); verify: false skips this.",
     );
   }
-  await pool.touch(owned.pool, owned.leaseId);
+  await pool.ipam.touch(owned.pool, owned.leaseId);
   return { ...def.host?.report?.(props, underlays), drift: foreign };
 }
 
@@ -150,7 +151,7 @@ const formatDrift = (connection: Connection, text: string): string => escapeLine
 export const removeItems = (
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: Omit<OwnedLease, "run">,
   targets: TargetHost[],
@@ -173,7 +174,7 @@ export const removeItems = (
 export async function cleanRemovedHosts(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: OwnedLease,
   targets: TargetHost[],
@@ -258,7 +259,7 @@ async function runProbe(
 export async function readDrift(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   owned: Omit<OwnedLease, "run">,
 ): Promise<{ found: string[]; isComplete: boolean }> {
@@ -294,14 +295,14 @@ export async function readDrift(
 /** Addresses of containers that have no committed lease. */
 async function findUnleased(
   def: Definition,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   seen: InspectResult[],
 ): Promise<ExistingLease[]> {
   const containers = seen.flatMap(({ containers }) => containers);
   const facts = def.host?.containerLeases?.(props, containers) ?? [];
   if (facts.length === 0) return [];
-  const leases = await pool.leases(facts[0]!.pool);
+  const leases = await pool.ipam.leases(facts[0]!.pool);
   const held = new Set(leases.filter(isCommitted).flatMap(({ extents }) => extents.map(({ first }) => first)));
   return facts
     .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
@@ -312,13 +313,13 @@ async function findUnleased(
 async function importContainerLeases(
   def: Definition,
   deps: Dependencies,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   seen: InspectResult[],
 ): Promise<void> {
   const facts = await findUnleased(def, pool, props, seen);
   if (facts.length === 0) return;
-  const { conflicts } = await pool.importLeases(facts);
+  const { conflicts } = await pool.ipam.importLeases(facts);
   for (const { lease, error } of conflicts) deps.warn(`Container ${lease.usedBy}: ${error.message}`);
 }
 
@@ -326,8 +327,10 @@ async function importContainerLeases(
  * Leases that were only imported from Docker do not prevent the delete of a runner; a running container does, on the host. Returns
  * what to import again if the delete fails.
  */
-export async function releaseContainerLeases(pool: Pool, name: string): Promise<ExistingLease[]> {
-  const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainerOwner(owner) && state === "used");
+export async function releaseContainerLeases(pool: RunPlan, name: string): Promise<ExistingLease[]> {
+  const imported = (await pool.ipam.leases(name)).filter(
+    ({ owner, state }) => isContainerOwner(owner) && state === "used",
+  );
   for (const { leaseId } of imported) await pool.release(name, leaseId);
   return imported.map(({ owner, type, extents, usedBy }) => ({
     pool: name,
@@ -341,7 +344,7 @@ export async function releaseContainerLeases(pool: Pool, name: string): Promise<
 /** Offers them to the containers, and returns them as drift. Offers that a preview has made to others stay. */
 async function offerContainerLeases(
   def: Definition,
-  pool: Pool,
+  pool: RunPlan,
   props: Values,
   seen: InspectResult[],
 ): Promise<string[]> {

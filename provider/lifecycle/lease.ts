@@ -1,15 +1,15 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
+import type { RunPlan } from "../ipam/run-plan";
 import {
   type Changes,
   type Condition,
   dataEntries,
   type Json,
   type Lease,
-  type Pool,
   type Request,
   type StoreIdentity,
-} from "../pool/types";
+} from "../ipam/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import { isEqual, pickInputs, unknownPaths, type Values, withoutPaths } from "./values";
@@ -36,11 +36,11 @@ export const buildLeaseData = (def: Definition, inputs: Values, run: string, cle
 
 export const readLeaseData = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
 
-export const findLeaseInState = (def: Definition, pool: Pool, props: Values): Promise<Lease | undefined> =>
-  pool.find(buildRequest(def, pickInputs(def, props)).pool, { leaseId: String(props.leaseId) });
+export const findLeaseInState = (def: Definition, pool: RunPlan, props: Values): Promise<Lease | undefined> =>
+  pool.ipam.find(buildRequest(def, pickInputs(def, props)).pool, { leaseId: String(props.leaseId) });
 
 /** The lease as the state has it, whether or not the pool still has it. */
-export async function leaseInState(def: Definition, pool: Pool, props: Values): Promise<Omit<OwnedLease, "run">> {
+export async function leaseInState(def: Definition, pool: RunPlan, props: Values): Promise<Omit<OwnedLease, "run">> {
   const { pool: name, owner } = buildRequest(def, pickInputs(def, props));
   const [leaseId, uid] = [String(props.leaseId), String(props.uid)];
   return { pool: name, leaseId, uid, owner, store: await readStoreId(pool) };
@@ -96,7 +96,7 @@ export type TakenLease = OwnedLease & Lease & { stamp: Values };
  */
 export async function takeOverLease(
   def: Definition,
-  pool: Pool,
+  pool: RunPlan,
   before: Lease,
   inputs: Values,
   changes: Changes,
@@ -110,23 +110,23 @@ export async function takeOverLease(
 }
 
 /** Called before each write to a host, because a provider process can outlive its run. */
-export async function fence(pool: Pool, { pool: name, leaseId, run }: OwnedLease): Promise<void> {
-  const lease = await pool.find(name, { leaseId });
+export async function fence(pool: RunPlan, { pool: name, leaseId, run }: OwnedLease): Promise<void> {
+  const lease = await pool.ipam.find(name, { leaseId });
   if (lease && readLeaseData(lease).run === run) return;
   throw overtakenError(name, leaseId);
 }
 
 /** Whether no lease of this uid is left in the same pool. */
 export const isLeaseGone = async (
-  pool: Pool,
+  pool: RunPlan,
   { pool: name }: Pick<OwnedLease, "pool">,
   uid: string,
-): Promise<boolean> => (await pool.find(name, { uid })) === undefined;
+): Promise<boolean> => (await pool.ipam.find(name, { uid })) === undefined;
 
 type OwnedLeaseId = Pick<OwnedLease, "pool" | "leaseId"> & { run: Json | undefined };
 
 /** Rejects with `LEASE_FENCED` if a later run has taken the lease over. */
-export const amendOwned = (pool: Pool, owned: OwnedLeaseId, changes: Changes): Promise<Lease> =>
+export const amendOwned = (pool: RunPlan, owned: OwnedLeaseId, changes: Changes): Promise<Lease> =>
   pool.amend(owned.pool, owned.leaseId, changes, ifOwned(owned)).catch(throwFenced(owned));
 
 export const ifOwned = ({ run }: Pick<OwnedLeaseId, "run">): { onlyIf: Condition } => ({ onlyIf: { data: { run } } });
@@ -145,14 +145,14 @@ export const overtakenError = (pool: string, leaseId: string): OverlayError =>
   );
 
 /** Records on hosts have this id. Those of another store are never changed. */
-export const readStoreId = async (pool: Pool): Promise<string> => (await pool.identity()).id;
+export const readStoreId = async (pool: RunPlan): Promise<string> => (await pool.ipam.identity()).id;
 
 /**
  * The state of each resource has the id of its store, and the version of the commit that changed it last. A store with another id, or
  * without that version, lacks leases of the stack: it is another store, or an older backup.
  */
-export function makeStamp(pool: Pool, storeId: string, lease: Lease): Values {
-  const commit = pool.versionOf(lease);
+export function makeStamp(pool: RunPlan, storeId: string, lease: Lease): Values {
+  const commit = pool.ipam.versionOf(lease);
   return { storeId, ...(commit && { storeVersion: `${commit.version}-${commit.epoch}` }) };
 }
 
@@ -164,19 +164,19 @@ export function parseStamp({ storeId, storeVersion }: Values): StoreIdentity | u
     : undefined;
 }
 
-export async function rejectOlderStore(pool: Pool, props: Values): Promise<void> {
+export async function rejectOlderStore(pool: RunPlan, props: Values): Promise<void> {
   const stamp = parseStamp(props);
   if (stamp) await pool.mustInclude(stamp);
 }
 
 /** A lost pool must not be taken for an empty one: a resource that is in the state but not in the store stops all allocation. */
-export async function rejectLostStore(def: Definition, pool: Pool, olds: Values): Promise<void> {
+export async function rejectLostStore(def: Definition, pool: RunPlan, olds: Values): Promise<void> {
   const { pool: from } = def.request(olds, String(olds.owner));
   if (await hasEnded(pool, from, olds)) return;
   if (parseStamp(olds)) throw notRecoveredError(def, olds, from);
   // An address space always exists; a resource in it has opened a pool.
   const name = from.startsWith(SPACES) ? def.childPool!(olds, def.extentsFromProps(olds)).name : from;
-  if (await pool.spec(name)) return;
+  if (await pool.ipam.spec(name)) return;
   throw new OverlayError(
     "STORE_LOST",
     `${def.type} ${def.id(olds)} is in Pulumi's state, but the store does not have ${describePool(name)}. Nothing is given out.`,
@@ -188,12 +188,12 @@ export async function rejectLostStore(def: Definition, pool: Pool, olds: Values)
  * Whether a lease that is not in the store has ended. Not so in a store that was rebuilt since without this stack's export: leases of
  * the stack are missing there, and their values may be given to others.
  */
-async function hasEnded(pool: Pool, poolName: string, props: Values): Promise<boolean> {
+async function hasEnded(pool: RunPlan, poolName: string, props: Values): Promise<boolean> {
   const stamp = parseStamp(props);
   if (!stamp) return false;
   const { recovered } = await pool.mustInclude(stamp);
-  if (!recovered || (await pool.endOf(poolName, String(props.uid)))) return true;
-  return (await pool.find(poolName, { owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
+  if (!recovered || (await pool.ipam.endOf(poolName, String(props.uid)))) return true;
+  return (await pool.ipam.find(poolName, { owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
 }
 
 const notRecoveredError = (def: Definition, olds: Values, pool: string): OverlayError =>

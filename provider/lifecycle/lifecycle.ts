@@ -1,7 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { escapeLine, isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
-import { type Extent, isCommitted, isWithinQuota, type Lease, type Pool } from "../pool/types";
+import type { RunPlan } from "../ipam/run-plan";
+import { type Extent, isCommitted, isWithinQuota, type Lease } from "../ipam/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
@@ -130,7 +131,7 @@ export class Lifecycle {
     await def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner, tenantDefaults: deps.tenantDefaults });
     const targets = targetsOf(def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.
-    const earlier = targets.length > 0 ? await pool.find(request.pool, { owner }) : undefined;
+    const earlier = targets.length > 0 ? await pool.ipam.find(request.pool, { owner }) : undefined;
     const lease = await pool.claim(request);
     const store = await readStoreId(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(pool, store, lease) };
@@ -147,7 +148,7 @@ export class Lifecycle {
     if (!lease) await rejectLostStore(this.def, pool, props);
     const owned = await leaseInState(this.def, pool, props);
     const { found, isComplete } = await readDrift(this.def, this.deps, pool, props, owned);
-    if (lease && isComplete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
+    if (lease && isComplete) await pool.ipam.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
     const notes = [
       ...(lease?.deletingSince ? [`a delete began at ${toTimeText(lease.deletingSince)} and did not finish`] : []),
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
@@ -163,7 +164,7 @@ export class Lifecycle {
     await rejectOlderStore(pool, olds);
     const { pool: name } = buildRequest(def, news);
     const leaseId = String(olds.leaseId);
-    const lease = await pool.find(name, { leaseId });
+    const lease = await pool.ipam.find(name, { leaseId });
     if (!lease) throw overtakenError(name, leaseId);
     const clean = readCleanHosts(lease);
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
@@ -210,7 +211,7 @@ export class Lifecycle {
    * items of the resource.
    */
   async #applyToHosts(
-    pool: Pool,
+    pool: RunPlan,
     id: string,
     props: Values,
     owned: OwnedLease & Lease,
@@ -234,14 +235,14 @@ export class Lifecycle {
   }
 
   /** Without the list, every host counts as configured, so a failure to store it does no harm. */
-  async #storeCleanHosts(pool: Pool, props: Values, owned: OwnedLease, before: TargetHost[]): Promise<void> {
+  async #storeCleanHosts(pool: RunPlan, props: Values, owned: OwnedLease, before: TargetHost[]): Promise<void> {
     const clean = findCleanHosts(this.def, this.deps.fleet, props, owned.uid, before);
     if (clean.length === 0) return;
     const data = buildLeaseData(this.def, pickInputs(this.def, props), owned.run, clean);
     await amendOwned(pool, owned, { data }).catch(() => {});
   }
 
-  async #leaseOutputs(pool: Pool, props: Values, lease: Lease, token = this.deps.token): Promise<Values> {
+  async #leaseOutputs(pool: RunPlan, props: Values, lease: Lease, token = this.deps.token): Promise<Values> {
     return (await this.def.leaseOutputs?.(props, lease, { pool, token })) ?? {};
   }
 
@@ -260,7 +261,7 @@ export class Lifecycle {
   async #hasRoom(news: Values): Promise<boolean> {
     const pool = await this.deps.pool();
     const { pool: name } = buildRequest(this.def, news);
-    const [spec, usage] = [await pool.spec(name), await pool.usage(name)];
+    const [spec, usage] = [await pool.ipam.spec(name), await pool.ipam.usage(name)];
     if (!spec || !usage) return true;
     return isWithinQuota(pool.plannedSpec(spec), usage.offered + usage.reserved + usage.used, usage.held);
   }
@@ -297,8 +298,8 @@ const NOT_APPLIED = "not applied: ";
 const linesOf = (drift: unknown): string[] => (Array.isArray(drift) ? drift.map(String) : []);
 
 /** Whether the owner has a newer lease: then this one is of a resource that was replaced. */
-async function hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
-  const newest = await pool.find(name, { owner });
+async function hasSuccessor(pool: RunPlan, { pool: name, owner, uid }: Lease): Promise<boolean> {
+  const newest = await pool.ipam.find(name, { owner });
   return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
 }
 

@@ -1,5 +1,5 @@
 import { hostId } from "../host/connection";
-import type { Lease } from "../pool/types";
+import type { Lease } from "../ipam/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";

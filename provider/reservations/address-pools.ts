@@ -1,6 +1,6 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
+import type { Extent, Ipam, PoolSpec, Request } from "../ipam/types";
 import {
   capitalize,
   describePool,
@@ -66,7 +66,7 @@ async function findPoolByName(context: Context, name: string): Promise<AddressPo
 }
 
 /** By the whole name, or that of an IPPool without its prefix. */
-export const findSpec = async (pool: Pool, name: string): Promise<PoolSpec | undefined> =>
+export const findSpec = async (pool: Ipam, name: string): Promise<PoolSpec | undefined> =>
   (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
 
 /** Networks give out runner ids, and address spaces give out ranges. */
@@ -105,7 +105,7 @@ export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
 export const singleValue = (value: bigint): Extent => ({ first: value, last: value });
 
 /** The pools that can give out this address, without those where it is in the block of a child pool; also those of other tenants. */
-export async function findPoolsOf(pool: Pool, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
+export async function findPoolsOf(pool: Ipam, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
   const runner = await findRunnerAt(pool, await pool.pools(NETWORKS), ip);
   if (typeof runner === "object") return { places: [addressPoolOf(runner)], reason: "" };
   const places: AddressPool[] = [];
@@ -173,7 +173,7 @@ export function requestedValue(
   return port === undefined ? ip : BigInt(port);
 }
 
-export async function openRunnerPool(pool: Pool, { runner }: AddressPool): Promise<void> {
+export async function openRunnerPool(pool: Ipam, { runner }: AddressPool): Promise<void> {
   if (runner) await openAddressPool(pool, runner);
 }
 

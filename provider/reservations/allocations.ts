@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
+import type { Lease, Request, Tenant } from "../ipam/types";
 import { formatTenant } from "../owner";
-import type { Lease, Request, Tenant } from "../pool/types";
 import { IP_POOLS } from "../pool-names";
 import { tenantLeaseName } from "../resources/tenants";
 import { type AddressPool, addressPools, requestedChoice, requireNamedPool } from "./address-pools";

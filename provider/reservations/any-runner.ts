@@ -1,6 +1,6 @@
 import { formatIp } from "../addressing/ip";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Lease, Pool, Request, Usage } from "../pool/types";
+import type { Ipam, Lease, Request, Usage } from "../ipam/types";
 import { type Candidate, findCandidates, noRunnerError, type Placement, pickRunner } from "../resources/placement";
 import { userLeaseName } from "../resources/runner-subnet";
 import { type AddressPool, addressPoolOf } from "./address-pools";
@@ -47,7 +47,7 @@ export async function claimOnAnyRunner(
 /** Each failed attempt finds a full runner, unless other processes change the pools at the same time. */
 const SPARE_ATTEMPTS = 10;
 
-async function readCandidates(pool: Pool, { network, ip, by }: AnyRunnerRequest): Promise<PlacedCandidate[]> {
+async function readCandidates(pool: Ipam, { network, ip, by }: AnyRunnerRequest): Promise<PlacedCandidate[]> {
   const runners = new Map((await listRunners(pool, network)).map((runner) => [runner.pool, runner]));
   const request = { network, ip: ip === undefined ? undefined : formatIp(ip) };
   const held = by === undefined ? undefined : await pool.holder(userLeaseName(network, by));
@@ -90,7 +90,7 @@ const withOneMore = (usage: Usage, { runner }: AddressPool): Usage => ({
 });
 
 /** After a claim has failed: how many addresses each of these runners can give, where that is less than it was asked for. */
-async function limitRoom(pool: Pool, places: AddressPool[], room: Map<string, number>): Promise<void> {
+async function limitRoom(pool: Ipam, places: AddressPool[], room: Map<string, number>): Promise<void> {
   for (const place of new Set(places)) {
     const asked = places.filter((each) => each === place).length;
     const left = await countRoom(pool, place, asked);
@@ -100,7 +100,7 @@ async function limitRoom(pool: Pool, places: AddressPool[], room: Map<string, nu
 }
 
 /** Up to `most` addresses of the family that has the fewest. Quarantined ones count: a full pool gives them out. */
-async function countRoom(pool: Pool, { pool: name, runner }: AddressPool, most: number): Promise<number> {
+async function countRoom(pool: Ipam, { pool: name, runner }: AddressPool, most: number): Promise<number> {
   const quarantined = (await pool.usage(name))?.quarantined ?? 0;
   let least = most;
   for (const { extent: within } of runner!.layouts) {

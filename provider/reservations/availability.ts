@@ -1,6 +1,6 @@
 import { exactNumber, parseRange } from "../addressing/ip";
-import { isBoundary } from "../pool/extents";
-import type { Extent, PoolSpec } from "../pool/types";
+import { isBoundary } from "../ipam/extents";
+import type { Extent, PoolSpec } from "../ipam/types";
 import { addressPool, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { storedRunner } from "../resources/runner-subnet";

@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { Json, Lease, Request } from "../pool/types";
+import type { Json, Lease, Request } from "../ipam/types";
 import { type AddressPool, openRunnerPool, requestedChoice } from "./address-pools";
 import type { Context } from "./context";
 import { ownerFor, ownerOfCaller, RESERVATION, userLeaseNames, vmLabel } from "./leases";

@@ -1,11 +1,11 @@
+import { tenantError } from "../ipam/errors";
+import type { Ipam, PoolSpec, Tenant } from "../ipam/types";
 import { isOfOtherTenant } from "../owner";
-import { tenantError } from "../pool/errors";
-import type { Pool, PoolSpec, Tenant } from "../pool/types";
 import type { TenantDefaults } from "../resource";
 
 /** Passed to all functions of this folder: the pool, and the caller. */
 export interface Context {
-  pool: Pool;
+  pool: Ipam;
   /** The setting of this name, to validate tokens without the store. */
   tokenKeys?: string | undefined;
   /**

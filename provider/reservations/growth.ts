@@ -1,4 +1,4 @@
-import type { Event, Pool } from "../pool/types";
+import type { Event, Ipam } from "../ipam/types";
 import { isBeginning, isEnd } from "./history";
 
 /** How fast a pool fills, by its history. */
@@ -18,7 +18,7 @@ const KEPT = 10_000;
 
 /** `now` is in milliseconds. If the changes that a pool keeps are of less than a day, the rate is that of their time. */
 export async function readGrowth(
-  pool: Pick<Pool, "history">,
+  pool: Pick<Ipam, "history">,
   name: string,
   { capacity, held }: { capacity: bigint; held: bigint },
   now: number,

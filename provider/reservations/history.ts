@@ -1,6 +1,6 @@
 import { formatTime } from "../format-time";
+import type { Event, Lease } from "../ipam/types";
 import { formatTenant } from "../owner";
-import type { Event, Lease } from "../pool/types";
 import { poolNamed } from "../pool-names";
 import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange, requirePool } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Lease, Pool } from "../pool/types";
+import type { Ipam, Lease } from "../ipam/types";
 import { requireNamedPool } from "./address-pools";
 import { claimAddress } from "./claim";
 import type { Context } from "./context";
@@ -36,7 +36,7 @@ export async function holdAddress(context: Context, input: HoldInput): Promise<H
 }
 
 /** Renews a lease three times in its life. Never settles when it is stopped. */
-async function renewUntil(stopped: AbortSignal, pool: Pool, lease: Lease, ttl: number): Promise<OverlayError> {
+async function renewUntil(stopped: AbortSignal, pool: Ipam, lease: Lease, ttl: number): Promise<OverlayError> {
   const never = new Promise<never>(() => {});
   for (let renewedAt = Date.now(); ; ) {
     await sleep((ttl * 1000) / 3, undefined, { signal: stopped }).catch(() => never);

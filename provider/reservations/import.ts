@@ -1,5 +1,5 @@
 import { isOverlayError } from "../errors";
-import type { ExistingLease, ImportResult, MissingPool, Pool } from "../pool/types";
+import type { ExistingLease, ImportResult, Ipam, MissingPool } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { type AddressPool, findNamedPool, findPoolsOf, hasInRange, singleValue } from "./address-pools";
 import { type Context, refuseOtherTenant } from "./context";
@@ -85,7 +85,7 @@ async function findPoolNamed(context: Context, name: string, ip: bigint): Promis
   }
 }
 
-async function isKnownAddress(pool: Pool, place: AddressPool, { ip, by }: UsedAddress): Promise<boolean> {
+async function isKnownAddress(pool: Ipam, place: AddressPool, { ip, by }: UsedAddress): Promise<boolean> {
   const holder = by === undefined ? undefined : await pool.find(place.pool, { value: ip });
   return holder !== undefined && isHeldBy(holder, by!);
 }

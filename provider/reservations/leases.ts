@@ -1,8 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { formatTime } from "../format-time";
+import type { Extent, Lease } from "../ipam/types";
 import { COMMAND_LINE, formatTenant, isStackOwner } from "../owner";
-import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
 

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { PoolSpec } from "../pool/types";
+import type { PoolSpec } from "../ipam/types";
 import { IP_POOLS } from "../pool-names";
 import { poolSettings } from "../resources/ip-pool";
 

@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { tokenUsedError } from "../pool/token";
-import type { Condition, Grant, Lease, Pool } from "../pool/types";
+import { tokenUsedError } from "../ipam/token";
+import type { Condition, Grant, Ipam, Lease } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
@@ -60,7 +60,7 @@ export async function releaseByContainer(context: Context, by: string, where: Po
 }
 
 /** A stack keeps its lease, and its token can be used again. false: the lease has changed meanwhile. */
-export async function releaseOrReturn(pool: Pool, lease: Lease): Promise<boolean> {
+export async function releaseOrReturn(pool: Ipam, lease: Lease): Promise<boolean> {
   const onlyIf = unchangedSince(lease);
   if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId, { onlyIf });
   const users = userLeaseNames(lease.pool, lease.usedBy);

@@ -1,9 +1,9 @@
 import { isDeepStrictEqual } from "node:util";
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import { dataEntries, type Lease } from "../ipam/types";
 import { requestLeaseName } from "../lease-names";
 import { COMMAND_LINE } from "../owner";
-import { dataEntries, type Lease } from "../pool/types";
 import { describePool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ReserveInput } from "./inputs";

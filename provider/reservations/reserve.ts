@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
+import type { Json, Lease } from "../ipam/types";
 import { tenantBlockName } from "../owner";
-import type { Json, Lease } from "../pool/types";
 import { networkPool, poolNamed, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
 import { type AddressPool, addressPoolOf, openRunnerPool, requireNamedPool } from "./address-pools";

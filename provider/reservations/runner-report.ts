@@ -1,6 +1,6 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import type { Lease, Pool, PoolSpec } from "../pool/types";
+import type { Ipam, Lease, PoolSpec } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
 import { type AddressPool, addressPoolOf, hasInRange, openRunnerPool } from "./address-pools";
@@ -26,7 +26,7 @@ export async function heartbeatRunner({ pool }: Context, input: RunnerInput): Pr
 }
 
 /** Returns the time of the store. */
-async function touchRunner(pool: Pool, { lease }: Runner): Promise<number> {
+async function touchRunner(pool: Ipam, { lease }: Runner): Promise<number> {
   await pool.touch(lease.pool, lease.leaseId);
   return (await pool.find(lease.pool, { leaseId: lease.leaseId }))?.lastSeen ?? lease.lastSeen;
 }

@@ -1,6 +1,6 @@
 import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
+import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { addressPool, listNames, MOST_NAMES, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { layoutsOf, storedNetwork } from "../resources/network-settings";
@@ -20,7 +20,7 @@ export interface Runner {
   addresses: PoolSpec;
 }
 
-export async function requireNetwork(pool: Pool, network: string): Promise<PoolSpec> {
+export async function requireNetwork(pool: Ipam, network: string): Promise<PoolSpec> {
   const spec = await pool.spec(networkPool(network));
   if (spec) return spec;
   const known = (await pool.pools(NETWORKS, { limit: MOST_NAMES + 1 })).map(({ name }) => networkOfPool(name));
@@ -31,7 +31,7 @@ export async function requireNetwork(pool: Pool, network: string): Promise<PoolS
   );
 }
 
-export async function findRunner(pool: Pool, network: string, name: string): Promise<Runner> {
+export async function findRunner(pool: Ipam, network: string, name: string): Promise<Runner> {
   const [spec, lease] = await Promise.all([
     requireNetwork(pool, network),
     pool.find(networkPool(network), { name: addressPool(network, name) }),
@@ -46,7 +46,7 @@ export async function findRunner(pool: Pool, network: string, name: string): Pro
 
 /** A runner by its name and network, by `NETWORK/NAME`, or by its name alone if only one network has it. */
 export async function findRunnerNamed(
-  pool: Pool,
+  pool: Ipam,
   { network, runner }: { network?: string | undefined; runner: string },
 ): Promise<Runner> {
   const [name, prefix] = runner.split("/").reverse() as [string, string?];
@@ -59,7 +59,7 @@ export async function findRunnerNamed(
   return findRunner(pool, network ?? prefix ?? (await findNetworkOf(pool, name)), name);
 }
 
-async function findNetworkOf(pool: Pool, runner: string): Promise<string> {
+async function findNetworkOf(pool: Ipam, runner: string): Promise<string> {
   const networks = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
   const leases = await Promise.all(networks.map((network) => pool.holder(addressPool(network, runner))));
   const [found, ...others] = networks.filter((_, i) => leases[i] && leases[i].state !== "offered");
@@ -78,7 +78,7 @@ async function findNetworkOf(pool: Pool, runner: string): Promise<string> {
 }
 
 /** The runners of a network that are up, by their ids. */
-export async function listRunners(pool: Pool, network: string): Promise<Runner[]> {
+export async function listRunners(pool: Ipam, network: string): Promise<Runner[]> {
   const spec = await requireNetwork(pool, network);
   return (await pool.leases(spec.name)).flatMap((lease) => {
     const name = readRunnerName(lease, network);
@@ -102,13 +102,13 @@ export const readRunnerName = (lease: Lease, network: string): string | undefine
 };
 
 /** Runners of earlier releases have no pool of addresses until the first request. Opening it twice is harmless. */
-export async function openAddressPool(pool: Pool, runner: Runner): Promise<void> {
+export async function openAddressPool(pool: Ipam, runner: Runner): Promise<void> {
   if (runner.lease.childPool === runner.pool) return;
   await pool.amend(runner.lease.pool, runner.lease.leaseId, { childPool: runner.addresses });
 }
 
 /** The runner whose subnet has this address, or why there is none. `networks` are the pools `network/…`. */
-export async function findRunnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
+export async function findRunnerAt(pool: Ipam, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
   const spec = networks.find((spec) => layoutAt(spec, ip));
   if (!spec) return undefined;
   const network = networkOfPool(spec.name);

@@ -1,6 +1,6 @@
+import { positionOf } from "../ipam/extents";
+import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { containerOwner } from "../owner";
-import { positionOf } from "../pool/extents";
-import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
 import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
 import { findNamedPool, givesAddresses, hasInRange } from "./address-pools";
@@ -49,7 +49,7 @@ async function* readMatching(context: Context, search: Partial<SearchInput>): As
 }
 
 /** undefined: all leases of the pool must be read. */
-async function readIndexed(pool: Pool, spec: PoolSpec, { ip, by }: Partial<SearchInput>): Promise<Lease[] | undefined> {
+async function readIndexed(pool: Ipam, spec: PoolSpec, { ip, by }: Partial<SearchInput>): Promise<Lease[] | undefined> {
   if (ip !== undefined) return leasesAt(pool, spec, ip);
   return by === undefined ? undefined : leasesBy(pool, spec, by);
 }
@@ -57,7 +57,7 @@ async function readIndexed(pool: Pool, spec: PoolSpec, { ip, by }: Partial<Searc
 const PAGE = 500;
 
 async function* readPages(
-  pool: Pool,
+  pool: Ipam,
   spec: PoolSpec,
   { limit = PAGE }: Partial<SearchInput>,
   after: bigint,
@@ -72,7 +72,7 @@ async function* readPages(
 }
 
 /** All that share an address, quarantined ones too. */
-const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]> => {
+const leasesAt = async (pool: Ipam, spec: PoolSpec, ip: bigint): Promise<Lease[]> => {
   const next = await pool.leases(spec.name, { after: ip - 1n, limit: 1 });
   return next.filter(({ extents }) => extents.some(({ first, last }) => first <= ip && ip <= last));
 };
@@ -81,7 +81,7 @@ const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]
  * Leases of a container on a runner, without a scan: by its name in the network, and by the owners of imported leases, which have no such
  * name. undefined: the pool is not that of a runner.
  */
-async function leasesBy(pool: Pool, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
+async function leasesBy(pool: Ipam, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
   const at = runnerOfPool(spec.name);
   if (!at) return undefined;
   const owners = [ownerFor(spec.name, by), containerOwner(at.network, at.runner, by)];

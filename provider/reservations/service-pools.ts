@@ -1,8 +1,8 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
+import { sameExtents, total } from "../ipam/extents";
+import type { Extent, Ipam, Lease, PoolSpec, Request, Tenant } from "../ipam/types";
 import { formatTenant, isSameTenant } from "../owner";
-import { sameExtents, total } from "../pool/extents";
-import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/types";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
 import { parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
@@ -86,7 +86,7 @@ async function findParent(context: Context, name: string): Promise<PoolSettings>
 }
 
 /** The lease whose child pool it is. */
-async function findOpener(pool: Pool, name: string): Promise<Lease | undefined> {
+async function findOpener(pool: Ipam, name: string): Promise<Lease | undefined> {
   const lease = await pool.holder(name);
   return lease?.childPool === name && lease.state !== "offered" ? lease : undefined;
 }

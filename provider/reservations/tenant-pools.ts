@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import type { Tenant } from "../pool/types";
+import type { Tenant } from "../ipam/types";
 import type { AllocationContext } from "../resource";
 import { chooseTenantPool, claimTenantPool, type TenantPoolRequest, tenantLeaseName } from "../resources/tenants";
 import { type AddressPool, requireNamedPool } from "./address-pools";

@@ -1,8 +1,8 @@
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../ipam/token";
+import type { Grant, Lease } from "../ipam/types";
 import { tenantBlockName } from "../owner";
-import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../pool/token";
-import type { Grant, Lease } from "../pool/types";
 import { describePool, poolNamed, runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ValidateInput } from "./inputs";

@@ -1,9 +1,9 @@
 import { exactNumber, familyOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { formatExtents } from "../ipam/errors";
+import { capacityOf, min } from "../ipam/extents";
+import type { PoolSpec, Usage } from "../ipam/types";
 import { formatTenant } from "../owner";
-import { formatExtents } from "../pool/errors";
-import { capacityOf, min } from "../pool/extents";
-import type { PoolSpec, Usage } from "../pool/types";
 import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { type PoolSettings, storedPool } from "../resources/ip-pool";

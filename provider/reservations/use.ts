@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { tokenUsedError } from "../pool/token";
-import type { Lease, Pool } from "../pool/types";
+import { tokenUsedError } from "../ipam/token";
+import type { Ipam, Lease } from "../ipam/types";
 import { type AddressPool, requireValue } from "./address-pools";
 import { type AddressClaim, claimAddress } from "./claim";
 import { type Context, refuseLeaseOfOther } from "./context";
@@ -55,7 +55,7 @@ const ATTEMPTS = 5;
  * and fails when another container was first.
  */
 async function markUsed(
-  pool: Pool,
+  pool: Ipam,
   { by, vm = false }: { by: string; vm?: boolean | undefined },
   find: () => Promise<Lease>,
 ): Promise<Lease> {

@@ -3,8 +3,8 @@ import { addressBits, familyOf, formatCidr, formatIp, isIpInRange, parseIp, pars
 import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import type { Extent, Lease } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
-import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
 import { hasSameTexts, ipAddress, labels, plainName, resourceName, tenant } from "./inputs";

@@ -9,8 +9,8 @@ import {
   parseLayout,
   runnerLayout,
 } from "../addressing/layout";
+import type { PoolSpec } from "../ipam/types";
 import type { DockerPlan, HostAccess, HostPort, Network } from "../network/plan/hub";
-import type { PoolSpec } from "../pool/types";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
 import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";

@@ -3,8 +3,8 @@ import { exactNumber } from "../addressing/ip";
 import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { hostId } from "../host/connection";
+import type { Json } from "../ipam/types";
 import { effectiveMtu, planHub } from "../network/plan/hub";
-import type { Json } from "../pool/types";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
 import { defineResource, type InputError, parseSettings } from "../resource";
 import { connection, deviceName, labels } from "./inputs";
@@ -112,7 +112,7 @@ export const overlayNetwork = defineResource({
   extentsFromProps: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
   validate: async (props, { pool, replacedPool }) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
-    const others = (await pool.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
+    const others = (await pool.ipam.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
       const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));

@@ -1,7 +1,8 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import type { RunPlan } from "../ipam/run-plan";
+import { isCommitted, isShownTo, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { placementLeaseName, shownLeaseName } from "../lease-names";
-import { isCommitted, isShownTo, type Lease, type Pool, type PoolSpec, type Usage } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
@@ -28,8 +29,8 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const current = [before, lease?.pool];
   const mayLeave = mayLeavePool(context, lease);
   for (const name of current) {
-    const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasAddress(spec, request) && !(mayLeave && isOnlyOffered(await pool.holder(spec.name), pool)))
+    const spec = name === undefined ? undefined : await pool.ipam.spec(name);
+    if (spec && hasAddress(spec, request) && !(mayLeave && isOnlyOffered(await pool.ipam.holder(spec.name), pool)))
       return parseSettings(storedRunner, spec);
   }
   const candidates = await findCandidates(pool, request);
@@ -55,7 +56,7 @@ async function isToBeCreatedAgain(
   before: string | undefined,
 ): Promise<boolean> {
   if (!dryRun || !pool.isReplaced(networkPool(network))) return false;
-  const held = before === undefined ? undefined : await pool.find(before, { owner: String(olds!.owner) });
+  const held = before === undefined ? undefined : await pool.ipam.find(before, { owner: String(olds!.owner) });
   return !held || !isCommitted(held) || pool.isEnding(held);
 }
 
@@ -80,20 +81,20 @@ export async function retractChosen(name: string, { pool, owner, program }: Allo
  * values are still free; else what another program was shown.
  */
 export async function findChosenLease(name: string, { pool, program }: AllocationContext): Promise<Lease | undefined> {
-  const lease = await pool.holder(name);
+  const lease = await pool.ipam.holder(name);
   if (lease && isCommitted(lease)) return lease;
   const shown = await pool.findPromise(shownLeaseName(program, name));
   return shown && (await isStillFree(shown, pool)) ? shown : lease;
 }
 
-async function isStillFree({ state, pool: name, extents }: Lease, pool: Pool): Promise<boolean> {
+async function isStillFree({ state, pool: name, extents }: Lease, pool: RunPlan): Promise<boolean> {
   if (state !== "ended") return true;
-  for (const { first } of extents) if (await pool.find(name, { value: first })) return false;
+  for (const { first } of extents) if (await pool.ipam.find(name, { value: first })) return false;
   return true;
 }
 
 /** A preview of another program or stack has shown the pool of this lease, and this run does not create it. */
-export const isOnlyOffered = (lease: Lease | undefined, pool: Pool): boolean =>
+export const isOnlyOffered = (lease: Lease | undefined, pool: RunPlan): boolean =>
   lease !== undefined && !isCommitted(lease) && !pool.isInRun(lease);
 
 /** Whether a resource with this offer may leave a pool that is only offered: an up keeps what its program was shown. */
@@ -101,8 +102,8 @@ export const mayLeavePool = ({ dryRun = false, program }: AllocationContext, off
   dryRun || (offer !== undefined && !isShownTo(offer, program));
 
 /** The address pools of runners that are only offered. */
-async function findOnlyOffered(network: string, pool: Pool): Promise<Set<string | undefined>> {
-  const runners = await pool.leases(networkPool(network));
+async function findOnlyOffered(network: string, pool: RunPlan): Promise<Set<string | undefined>> {
+  const runners = await pool.ipam.leases(networkPool(network));
   return new Set(runners.filter((lease) => isOnlyOffered(lease, pool)).map((lease) => lease.childPool));
 }
 
@@ -115,12 +116,12 @@ export interface Candidate {
 }
 
 export async function findCandidates(
-  pool: Pick<Pool, "pools" | "usages">,
+  pool: Pick<RunPlan, "pools" | "usages">,
   request: Pick<PlacementRequest, "network" | "ip">,
 ): Promise<Candidate[]> {
   const prefix = addressPool(request.network, "");
-  const specs = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, request));
-  const usages = request.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
+  const specs = (await pool.ipam.pools(prefix)).filter((spec) => hasAddress(spec, request));
+  const usages = request.ip === undefined ? await pool.ipam.usages(prefix) : new Map<string, Usage>();
   return specs.map((spec) => ({ spec, usage: usages.get(spec.name) }));
 }
 

@@ -2,9 +2,10 @@ import { z } from "zod";
 import { type Family, familyExtent, familyOf, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
 import { dnsLabel, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
+import type { RunPlan } from "../ipam/run-plan";
+import { isCommitted, type Lease } from "../ipam/types";
 import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
 import { isSameStack } from "../owner";
-import { isCommitted, type Lease, type Pool } from "../pool/types";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type CoHolderContext, defineResource, type InputError, type TargetHost } from "../resource";
 import {
@@ -231,8 +232,8 @@ export const staticIp = defineResource({
 });
 
 /** Other leases that share the address. */
-async function findCoHolders(pool: Pool, name: string, ip: string, owner: string): Promise<Lease[]> {
-  const [value, leases] = [parseIp(ip), await pool.leases(name, { after: parseIp(ip) - 1n, limit: 1 })];
+async function findCoHolders(pool: RunPlan, name: string, ip: string, owner: string): Promise<Lease[]> {
+  const [value, leases] = [parseIp(ip), await pool.ipam.leases(name, { after: parseIp(ip) - 1n, limit: 1 })];
   return leases.filter(
     (lease) =>
       lease.owner !== owner && lease.state !== "quarantined" && lease.extents.some(({ first }) => first === value),

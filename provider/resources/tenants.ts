@@ -1,8 +1,9 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import type { RunPlan } from "../ipam/run-plan";
+import type { ExistingLease, Extent, Json, Lease, PoolSpec, Request, Tenant, Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
-import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { capitalize, DEFAULT_SPACE, describePool, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
@@ -43,7 +44,7 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const mayLeave = mayLeavePool(context, lease);
   const formerName = before && poolNamed(before.poolName);
   for (const name of [formerName, lease?.pool]) {
-    const stored = name === undefined ? undefined : await pool.spec(name);
+    const stored = name === undefined ? undefined : await pool.ipam.spec(name);
     const spec = stored && pool.plannedSpec(stored);
     if (
       spec &&
@@ -83,9 +84,9 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 }
 
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
-async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
+async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<PoolSpec[]> {
   const own: PoolSpec[] = [];
-  for (const spec of (await pool.pools(poolNamed(""))).map((stored) => pool.plannedSpec(stored))) {
+  for (const spec of (await pool.ipam.pools(poolNamed(""))).map((stored) => pool.plannedSpec(stored))) {
     const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
       typeOf(spec) === request.type &&
@@ -93,15 +94,15 @@ async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<Poo
     if (isOwn && !(await isPoolOnlyOffered(spec, pool))) own.push(spec);
   }
   if (own.length === 0) return [];
-  const usages = await pool.usages(poolNamed(""));
+  const usages = await pool.ipam.usages(poolNamed(""));
   const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), request));
   const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, request));
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
 }
 
 /** Not so for blocks: they are created when they are needed. */
-async function isPoolOnlyOffered(spec: PoolSpec, pool: Pool): Promise<boolean> {
-  const lease = await pool.holder(spec.name);
+async function isPoolOnlyOffered(spec: PoolSpec, pool: RunPlan): Promise<boolean> {
+  const lease = await pool.ipam.holder(spec.name);
   const isBlock = lease?.owner === spec.name.slice(poolNamed("").length);
   return !isBlock && isOnlyOffered(lease, pool);
 }
@@ -132,10 +133,10 @@ async function allocateBlock(
   ask: AllocationMethod,
 ): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
-  const known = await pool.spec(poolNamed(tenantBlockName(tenant, type)));
+  const known = await pool.ipam.spec(poolNamed(tenantBlockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
-  const shared = await pool.find(DEFAULT_SPACE, { owner: sharedRangeName(type) });
+  const shared = await pool.ipam.find(DEFAULT_SPACE, { owner: sharedRangeName(type) });
   if (!shared || shared.state === "offered")
     await pool[ask](sharedRangeRequest(type, range)).catch(explainOverlap(type));
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
@@ -144,7 +145,7 @@ async function allocateBlock(
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
-  const lease = await pool.find(poolNamed(sharedRangeName(type)), { owner: tenantBlockName(tenant, type) });
+  const lease = await pool.ipam.find(poolNamed(sharedRangeName(type)), { owner: tenantBlockName(tenant, type) });
   return lease !== undefined && lease.state !== "offered";
 }
 

@@ -1,6 +1,6 @@
 import type { Logger } from "pino";
 import { isOverlayError } from "../errors";
-import type { Observer } from "../pool/observer";
+import type { Observer } from "../ipam/observer";
 import type { PoolRun } from "../pool/run";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";
@@ -17,10 +17,10 @@ export interface Instance {
 /** Opens the pool with an observer. */
 export type OpenPool = (observer: Observer) => Promise<PoolRun>;
 
-export async function openInstance(openPool: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
+export async function openInstance(openIpam: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
   const metrics = new Metrics(options);
   const followers: EventFeed[] = [];
-  const pool = await openPool({
+  const pool = await openIpam({
     ...metrics.observer,
     committed: (events) => {
       metrics.observer.committed(events);

@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import type { Pool } from "../pool/types";
+import type { Ipam } from "../ipam/types";
 import { DEFAULT_SPACE } from "../pool-names";
 import { withTimeout } from "./timeout";
 
@@ -7,7 +7,7 @@ import { withTimeout } from "./timeout";
 const STORE_TIMEOUT = 2000;
 
 /** A check whether the store answers; `STORE_UNAVAILABLE` if not. Calls at the same time share one read. */
-export function readinessOf(pool: Pool): () => Promise<void> {
+export function readinessOf(pool: Ipam): () => Promise<void> {
   let check: Promise<void> | undefined;
   return () => {
     check ??= readStore(pool).finally(() => {
@@ -17,7 +17,7 @@ export function readinessOf(pool: Pool): () => Promise<void> {
   };
 }
 
-async function readStore(pool: Pool): Promise<void> {
+async function readStore(pool: Ipam): Promise<void> {
   await withStoreTimeout(pool.spec(DEFAULT_SPACE));
 }
 

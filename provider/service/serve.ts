@@ -22,7 +22,7 @@ const ANSWER_TIMEOUT = 8500;
 const IDLE_INTERVAL = 100;
 
 export interface ServeContext {
-  openPool: OpenPool;
+  openIpam: OpenPool;
   tokenKeys?: string | undefined;
   tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
@@ -49,7 +49,7 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
   const { version } = context;
   const measured = { version, node: process.version, mostPools: settings.metricsPools };
   const signal = receiveSignal();
-  const instance = await openInstance(context.openPool, measured, log);
+  const instance = await openInstance(context.openIpam, measured, log);
   const listeners: Listener[] = [];
   let unwatch = () => {};
   try {

@@ -3,8 +3,8 @@ import { z } from "zod";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import type { Delivery, Ipam, Webhook } from "../ipam/types";
 import { isLoopbackName } from "../loopback";
-import type { Delivery, Pool, Webhook } from "../pool/types";
 
 /** Makes, lists, resumes and removes webhooks. */
 
@@ -33,7 +33,7 @@ export type WebhookInput = z.output<typeof webhookInput>;
 
 /** Returns the webhook with its secret, which no other function shows. It gets the events from now on. */
 export async function createWebhook(
-  { pool, createdBy }: { pool: Pool; createdBy: string },
+  { pool, createdBy }: { pool: Ipam; createdBy: string },
   input: WebhookInput,
   now = Date.now(),
 ): Promise<Webhook> {
@@ -73,7 +73,7 @@ export interface WebhookInfo extends BoundsInfo {
 }
 
 /** Oldest first. */
-export async function listWebhooks(pool: Pool): Promise<WebhookInfo[]> {
+export async function listWebhooks(pool: Ipam): Promise<WebhookInfo[]> {
   const [webhooks, deliveries] = [await pool.webhooks.list(), await pool.webhooks.deliveries()];
   const { last } = await pool.events({});
   return webhooks
@@ -102,12 +102,12 @@ function describeWebhook(webhook: Webhook, delivery: Delivery, last: number): We
   };
 }
 
-export async function removeWebhook(pool: Pool, id: string): Promise<void> {
+export async function removeWebhook(pool: Ipam, id: string): Promise<void> {
   if (!(await pool.webhooks.remove(id))) throw unknownWebhookError(id);
 }
 
 /** Tries a failing or suspended webhook again at once, with the event at which it stopped. */
-export async function resumeWebhook(pool: Pool, id: string): Promise<void> {
+export async function resumeWebhook(pool: Ipam, id: string): Promise<void> {
   const resumed = await pool.webhooks.updateDelivery(id, ({ delivered, holder, heldUntil }) => ({
     delivered,
     ...(holder !== undefined && { holder, heldUntil }),

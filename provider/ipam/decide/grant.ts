@@ -11,7 +11,7 @@ import {
 } from "../errors";
 import { covers, fits, mergeExtents, sameExtents, subtract, total, zonesOf } from "../extents";
 import { KEPT_MS } from "../store/store";
-import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Request } from "../types";
+import { type Extent, isWithinQuota, type Lease, type OfferRequest, type PoolSpec, type Request } from "../types";
 import { leasesOfRequester, mustBeHoldable, show } from "./access";
 import { change } from "./change";
 import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
@@ -56,11 +56,6 @@ import type { State } from "./state";
  *   what its program was shown (the row of this owner and program): exactly that, or an up stops, and a preview warns
  *   the values that it names, or what the pool chooses (choose.ts)
  */
-
-export interface OfferRequest extends Request {
-  /** An up stops if what was shown cannot be given; a preview shows another value. */
-  inUp?: boolean;
-}
 
 /** What the owner has, or would get. Writes what is shown, so that an up of the same program gives it. */
 export function offer(state: State, request: OfferRequest): Lease {

@@ -1,6 +1,6 @@
 import { isSameTenant } from "../../owner";
 import { covers, isIpv4, overlapsAny, sameExtents, sizeOf } from "../extents";
-import type { Details, Event, Extent, Json, Lease, PoolSpec, Port, Request, Tenant } from "../types";
+import type { Details, Event, Extent, Json, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant } from "../types";
 
 /** The rows of a store as `decide/` reads and changes them. Rows are never modified: a change puts another row in their place. */
 
@@ -46,7 +46,7 @@ export interface LeaseRow extends Omit<Details, "childPool"> {
   freeAt?: number;
 }
 
-export type EndReason = "released" | "expired" | "reclaimed" | "handed over" | "out of range" | "pool deleted";
+export type EndReason = LeaseEnd["reason"];
 
 /** What a preview has shown to one owner in one program. */
 export interface OfferRow {

@@ -13,6 +13,7 @@ const NOTED_EVERY_MS = 10_000;
 /** Compares this machine's clock with what the last commit has noted of it. Everything runs within the transaction at hand. */
 export class SqliteClock {
   readonly #read: (() => unknown) | undefined;
+  #noted: z.infer<typeof noted> | undefined;
 
   constructor(
     private readonly db: Database,
@@ -28,25 +29,32 @@ export class SqliteClock {
     this.#read = statement && (() => statement.get());
   }
 
-  /** Throws STORE_CLOCK before anything is decided by a clock that is wrong. */
-  check(): void {
+  /** Throws STORE_CLOCK before anything is decided by a clock that is wrong. Returns the time. */
+  check(): number {
+    const now = this.now();
     const row = this.#read?.();
-    if (row === undefined) return;
-    const [{ at, boot, uptime }, now, here] = [noted.parse(row), this.now(), this.bootTime()];
+    this.#noted = row === undefined ? undefined : noted.parse(row);
+    if (!this.#noted) return now;
+    const { at, boot, uptime } = this.#noted;
+    const here = this.bootTime();
     const isSameBoot = here !== undefined && here.boot === boot && uptime !== null && here.uptime >= uptime;
     const expected = isSameBoot ? at + here.uptime - uptime : undefined;
     const verdict = judgeClock(now, expected === undefined ? [] : [expected], at);
     if (verdict === "leap") throw fileClockLeapt(this.path, now, expected!);
     if (verdict === "behind") throw fileClockBehind(this.path, now, at);
+    return now;
   }
 
-  /** Notes the time of a commit; `force` also one that was noted a moment ago, or that check refuses. */
-  note(force = false): void {
-    const row = this.#read!();
-    const [now, here] = [this.now(), this.bootTime()];
-    if (!force && row !== undefined && Math.abs(now - noted.parse(row).at) < NOTED_EVERY_MS) return;
+  /** Notes the time of a transaction that was checked, unless another one was noted a moment ago. */
+  note(now: number): void {
+    if (!this.#noted || Math.abs(now - this.#noted.at) >= NOTED_EVERY_MS) this.accept();
+  }
+
+  /** Notes the time of the clock, also one that `check` refuses. */
+  accept(): void {
+    const here = this.bootTime();
     this.db
       .prepare("INSERT OR REPLACE INTO clock VALUES (1, ?, ?, ?)")
-      .run(now, here?.boot ?? null, here?.uptime ?? null);
+      .run(this.now(), here?.boot ?? null, here?.uptime ?? null);
   }
 }

@@ -205,7 +205,7 @@ class SqliteEngine implements Engine {
     const { db, clock } = this.connection;
     db.exec("BEGIN IMMEDIATE");
     try {
-      clock.note(true);
+      clock.accept();
       db.exec("COMMIT");
     } catch (error) {
       rollBack(db);
@@ -242,8 +242,7 @@ class SqliteTransaction implements Transaction {
     locks: string[],
   ) {
     const { clock, statements } = connection;
-    clock.check();
-    this.now = clock.now();
+    this.now = clock.check();
     const { one: _, ...head } = store.decode(
       statements.of("SELECT {store.*} FROM {store} WHERE one = 1").get() as Stored,
     );
@@ -271,7 +270,7 @@ class SqliteTransaction implements Transaction {
       try {
         this.#write(changes);
         const commit = this.#writeHead(changes);
-        clock.note();
+        clock.note(this.now);
         statements.of("COMMIT").run();
         this.#isOpen = false;
         log?.sync();

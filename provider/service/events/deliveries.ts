@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Pool, Webhook } from "../../pool/types";
+import type { Ipam, Webhook } from "../../ipam/types";
 import { DELIVERY_TIMES, type DeliveryContext, type DeliveryTimes, WebhookDelivery } from "./delivery";
 import type { EventFeed } from "./feed";
 
@@ -29,7 +29,7 @@ export class WebhookDeliveries {
   #reload = new AbortController();
 
   constructor(
-    pool: Pick<Pool, "webhooks">,
+    pool: Pick<Ipam, "webhooks">,
     feed: EventFeed,
     private readonly options: DeliveriesOptions = {},
   ) {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { showEvents } from "../../access";
 import { isOverlayError, type OverlayError } from "../../errors";
-import type { Delivery, Webhook, Webhooks } from "../../pool/types";
+import type { Delivery, Webhook, Webhooks } from "../../ipam/types";
 import type { EventFeed } from "./feed";
 import { POST_TIMEOUT_MS, post } from "./post";
 import { describeLoggedEvent, type NumberedChange } from "./stream";

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
-import type { EventPage, LoggedEvent, Pool } from "../../pool/types";
+import type { EventPage, Ipam, LoggedEvent } from "../../ipam/types";
 import { type Position, readNewest, requirePosition } from "./position";
 
 /** How often the store is asked for events of other processes. Milliseconds. */
@@ -40,7 +40,7 @@ export class EventFeed {
   readonly #waiting = new Set<() => void>();
 
   constructor(
-    private readonly pool: Pick<Pool, "events">,
+    private readonly pool: Pick<Ipam, "events">,
     private readonly options: FeedOptions = {},
   ) {}
 

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { isOverlayError, OverlayError } from "../../errors";
-import type { LoggedEvent, Pool } from "../../pool/types";
+import type { Ipam, LoggedEvent } from "../../ipam/types";
 
 /**
  * The last event that a client has. After an older backup of the store was restored, new events get the ids of lost ones; the fingerprint tells them
@@ -31,14 +31,14 @@ export function parsePosition(text: string): Position {
 }
 
 /** The newest event of the store. */
-export async function readNewest(pool: Pick<Pool, "events">): Promise<Position> {
+export async function readNewest(pool: Pick<Ipam, "events">): Promise<Position> {
   const { last } = await pool.events({});
   const event = await readEvent(pool, last);
   return event ? positionOf(event) : { id: last };
 }
 
 /** `EVENTS_LOST` if the store no longer has the event after this one, or has another one in its place. */
-export async function requirePosition(pool: Pick<Pool, "events">, { id, fingerprint }: Position): Promise<void> {
+export async function requirePosition(pool: Pick<Ipam, "events">, { id, fingerprint }: Position): Promise<void> {
   const { last } = await pool.events({ after: id, limit: 1 });
   if (fingerprint === undefined) return;
   const event = await readEvent(pool, id);
@@ -46,7 +46,7 @@ export async function requirePosition(pool: Pick<Pool, "events">, { id, fingerpr
 }
 
 /** undefined: it is no longer kept. */
-async function readEvent(pool: Pick<Pool, "events">, id: number): Promise<LoggedEvent | undefined> {
+async function readEvent(pool: Pick<Ipam, "events">, id: number): Promise<LoggedEvent | undefined> {
   if (id === 0) return undefined;
   const page = await pool.events({ after: id - 1, limit: 1 }).catch((error: unknown) => {
     if (isOverlayError(error, "EVENTS_LOST")) return undefined;

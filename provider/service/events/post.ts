@@ -1,5 +1,5 @@
 import { escapeLine } from "../../errors";
-import type { Webhook } from "../../pool/types";
+import type { Webhook } from "../../ipam/types";
 import { EVENT_ID_HEADER, SIGNATURE_HEADER, signatureOf } from "../../webhooks";
 
 /** Milliseconds in which a receiver must answer. */

@@ -1,5 +1,5 @@
 import { type Bounds, expandPoolName, isEventInBounds, showEvents } from "../../access";
-import type { LoggedEvent, Tenant } from "../../pool/types";
+import type { LoggedEvent, Tenant } from "../../ipam/types";
 import type { EventFeed } from "./feed";
 
 /** Milliseconds between signs of life, which also tell a client up to which event it has seen all of its own. */

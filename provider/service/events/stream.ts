@@ -1,5 +1,5 @@
 import { isOverlayError, type OverlayError } from "../../errors";
-import type { LoggedEvent } from "../../pool/types";
+import type { LoggedEvent } from "../../ipam/types";
 import { type Change, describeEvent } from "../../reservations";
 import type { EventFeed } from "./feed";
 import { formatPosition, type Position, positionOf } from "./position";

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { LoggedEvent } from "../../pool/types";
+import type { LoggedEvent } from "../../ipam/types";
 import {
   type AddressLease,
   createPoolInput,
@@ -73,7 +73,7 @@ export const toLeaseMessage = (lease: Partial<AddressLease>): object => ({
 export const describeLeases = (leases: Parameters<typeof describeLease>[0][]): object[] =>
   leases.map((lease) => toLeaseMessage(describeLease(lease)));
 
-/** The message `Pool`. */
+/** The message `Ipam`. */
 export const toPoolMessage = (pool: PoolUsage & Partial<PoolStatus>): object => ({
   name: pool.pool,
   kind: pool.kind,

@@ -1,7 +1,7 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { isOverlayError } from "../../errors";
-import type { Observer } from "../../pool/observer";
-import type { Pool, Webhook } from "../../pool/types";
+import type { Observer } from "../../ipam/observer";
+import type { Ipam, Webhook } from "../../ipam/types";
 import { withStoreTimeout } from "../readiness";
 import { PoolMetrics } from "./pool-metrics";
 
@@ -139,7 +139,7 @@ export class Metrics {
   }
 
   /** All metrics, in the text format of Prometheus. A store that does not answer delays them by two seconds at most. */
-  async render(pool: Pool): Promise<string> {
+  async render(pool: Ipam): Promise<string> {
     await Promise.all([this.#pools.update(pool), this.#updatePending(pool)]);
     return this.#registry.metrics();
   }
@@ -149,7 +149,7 @@ export class Metrics {
     for (const result of RESULTS) this.#deliveries.remove({ webhook, result });
   }
 
-  async #updatePending(pool: Pool): Promise<void> {
+  async #updatePending(pool: Ipam): Promise<void> {
     const read = async () => ({ deliveries: await pool.webhooks.deliveries(), last: (await pool.events({})).last });
     const found = await withStoreTimeout(read()).catch(() => undefined);
     this.#pending.reset();

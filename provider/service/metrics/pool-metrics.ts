@@ -1,5 +1,5 @@
 import { Counter, Gauge, type Registry } from "prom-client";
-import type { LoggedEvent, Pool, PoolSpec, Usage } from "../../pool/types";
+import type { Ipam, LoggedEvent, PoolSpec, Usage } from "../../ipam/types";
 import { SPACES } from "../../pool-names";
 import { countRoom, poolTypeOf, type Room } from "../../reservations";
 import { withStoreTimeout } from "../readiness";
@@ -162,7 +162,7 @@ export class PoolMetrics {
   }
 }
 
-type PoolReader = Pick<Pool, "pools" | "usages">;
+type PoolReader = Pick<Ipam, "pools" | "usages">;
 
 const isSpace = ({ name }: PoolSpec): boolean => name.startsWith(SPACES);
 

@@ -1,8 +1,8 @@
 import { operationsFor } from "../../access/bounded-operations";
 import type { Caller } from "../../access/caller";
 import { hasScope } from "../../access/caller";
-import { API, bodyOf, PROCEDURES } from "../../pool/remote/api";
-import { serveCall } from "../../pool/remote/serve";
+import { API, bodyOf, PROCEDURES } from "../../ipam/remote/api";
+import { serveCall } from "../../ipam/remote/serve";
 import type { RouteGroup } from "../app";
 
 /** Bytes of a call: a stack may import many leases at once. */

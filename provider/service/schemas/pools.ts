@@ -24,7 +24,7 @@ const poolFields = {
   ...roomFields,
 };
 
-export const poolAnswer = z.object(poolFields).meta({ id: "Pool", description: "A pool, and how full it is." });
+export const poolAnswer = z.object(poolFields).meta({ id: "Ipam", description: "A pool, and how full it is." });
 
 export const poolStatusAnswer = z
   .object({

@@ -181,7 +181,7 @@ function partOf(key: string, prefix: string, text = ""): Write[] {
   return part as Write[];
 }
 
-export function parse(key: string, text: string): unknown {
+function parse(key: string, text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -189,7 +189,7 @@ export function parse(key: string, text: string): unknown {
   }
 }
 
-export const corrupt = (key: string): OverlayError =>
+const corrupt = (key: string): OverlayError =>
   new OverlayError(
     "STORE_CORRUPT",
     `The key ${fromBytes(key)} of the store is not valid.`,

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
-import { isOverlayError, OverlayError } from "../../../errors";
+import { isOverlayError, type OverlayError } from "../../../errors";
 import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock-check";
-import { isCount, isOf, isWord, shape } from "../fields";
+import { unknownLayout } from "../layout";
 import {
   type ClockFinding,
   Conflict,
@@ -13,14 +13,15 @@ import {
   type Transaction,
 } from "../store";
 import { EtcdClient } from "./client";
-import { Committer, corrupt, parse } from "./commit";
+import { Committer } from "./commit";
+import { headOf, type StoreRow } from "./head";
 import { Keys, poolOf } from "./keys";
 import { type Entry, EtcdKv, get, isAbsent, put } from "./kv";
 import { EtcdLock } from "./lock";
 import { answerQueries } from "./queries";
 import { Reader } from "./reader";
 import { ClusterClock } from "./time";
-import { EtcdTransaction, epochOf, newestEventOf, type Opening, type StoreRow, timeOf } from "./transaction";
+import { EtcdTransaction, type Opening } from "./transaction";
 import { type Cluster, parseEtcdUrl } from "./url";
 import { emptyPool, type LockedPool } from "./writes";
 
@@ -51,23 +52,13 @@ export async function openEtcd(url: string, options: EtcdOptions = {}): Promise<
   }
 }
 
-const storeShape = shape<StoreRow>(
-  { id: isWord, layout: isCount, offset: isCount },
-  { move: (it) => typeof it === "string" },
-);
-
-function storeRowOf({ key, value }: Entry): StoreRow {
-  const row = parse(key, value);
-  if (!isOf(storeShape)(row)) throw corrupt(key);
-  return row as StoreRow;
-}
-
 /** Makes the store if there is none. Returns why nothing can be written, if so: etcd checks permissions and space before it compares. */
 async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<OverlayError | undefined> {
   const row: StoreRow = { id: randomBytes(16).toString("hex"), layout: LAYOUT, offset: 0 };
   const read = get({ key: keys.store });
-  const check = (found: Entry | undefined) => {
-    if (found && storeRowOf(found).layout > LAYOUT) throw unknownLayout(place, storeRowOf(found).layout);
+  const check = (store: Entry | undefined) => {
+    const { layout } = headOf({ store }).head;
+    if (layout > LAYOUT) throw unknownLayout(place, layout);
   };
   try {
     const { found } = await kv.txn([isAbsent(keys.store)], [put(keys.store, JSON.stringify(row))], [read]);
@@ -79,11 +70,6 @@ async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<Over
     return error;
   }
 }
-
-const unknownLayout = (place: string, layout: number): OverlayError => {
-  const what = `The keys in ${place} have layout ${layout}; this program knows layouts up to ${LAYOUT}.`;
-  return new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
-};
 
 /** How long to wait for the lock. */
 const LOCK_TIMEOUT_MS = 30_000;
@@ -154,19 +140,8 @@ class EtcdEngine implements Engine {
     const [storeRow, headRow, epochRow, eventsRow, pendingRow] = await Promise.all(
       [store, head, epoch, events, pending].map(async (key) => (await reader.read({ key }))[0]),
     );
-    const { offset, ...row } = storeRow ? storeRowOf(storeRow) : { id: "", layout: LAYOUT, offset: 0 };
-    const present = epochRow && epochOf(epochRow);
     return {
-      head: {
-        ...row,
-        version: (headRow?.puts ?? 0) + offset,
-        epoch: present?.tag ?? "",
-        epochSince: present?.since ?? 0,
-        lastEvent: eventsRow ? newestEventOf(eventsRow) : 0,
-        at: headRow ? timeOf(headRow) : 0,
-      },
-      offset,
-      commits: headRow?.puts ?? 0,
+      ...headOf({ store: storeRow, head: headRow, epoch: epochRow, events: eventsRow }),
       storeRevision: storeRow?.revision ?? 0,
       headRevision: headRow?.revision ?? 0,
       pending: pendingRow,

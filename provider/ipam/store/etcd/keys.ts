@@ -17,6 +17,7 @@ import type { KeyRange } from "./kv";
  *     epoch, epochs/MAX-FIRST                the present epoch, and all of them, the newest first
  *     events                                 put by each commit with events
  *     event/HEAD/AT/COUNT/COMMIT/N           events of a commit; HEAD: the revision of `head` that it has read
+ *     trimmed                                the last revision of events that are no longer kept
  *     commit/AT/COMMIT                       outcomes of commits, kept for some minutes
  *     pending, part/AT/COMMIT/N              a commit that is made, with writes that are not in their places yet
  *     lock/RANDOM                            the queue for the lock
@@ -53,6 +54,10 @@ export class Keys {
 
   get events(): string {
     return this.at("events");
+  }
+
+  get trimmed(): string {
+    return this.at("trimmed");
   }
 
   get pending(): string {
@@ -126,9 +131,9 @@ export class Keys {
     ]);
   }
 
-  /** The keys of other holders of a value. */
-  heldAt(pool: string, extent: Extent): Required<Pick<KeyRange, "key" | "end">> {
-    return this.below(treeOf(extent), pool, hex(extent.last), "h");
+  /** The keys of leases that hold ranges with the same end. */
+  holdersOf(pool: string, { last }: Extent): Required<Pick<KeyRange, "key" | "end">>[] {
+    return ["at", "block"].map((tree) => this.below(tree, pool, hex(last), "h"));
   }
 
   #valueKey(pool: string, extent: Extent, kind: "h" | "r", uid: string): string {
@@ -202,7 +207,7 @@ export function eventsOf(text: string, first: number) {
 }
 
 /** Fields that are missing are found by the table. */
-function parseObject(text: string): Stored {
+export function parseObject(text: string): Stored {
   try {
     const value: unknown = JSON.parse(text);
     if (typeof value === "object" && value !== null) return value as Stored;

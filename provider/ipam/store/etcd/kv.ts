@@ -57,6 +57,8 @@ const compare = (key: string, end: string | undefined, rest: Omit<Compare, "key"
 /** With `end`: all keys of the range are absent. */
 export const isAbsent = (key: string, end?: string): Compare =>
   compare(key, end, { target: "CREATE", result: "EQUAL", create_revision: 0 });
+export const isPresent = (key: string): Compare =>
+  compare(key, undefined, { target: "CREATE", result: "NOT_EQUAL", create_revision: 0 });
 /** The key was put last at this revision; 0: it is absent. */
 export const wasPutAt = (key: string, revision: number): Compare =>
   compare(key, undefined, { target: "MOD", result: "EQUAL", mod_revision: String(revision) });

@@ -48,7 +48,7 @@ export async function answerQueries(moment: Moment, queries: Query[]): Promise<R
     const rows = found.flatMap((each) => (each[field] ?? []) as NonNullable<Rows[K]>[number][]);
     return [...new Map(rows.map((row) => [keyOf(row), row])).values()];
   };
-  return {
+  const rows: Rows = {
     pools: all("pools", ({ name }) => name),
     leases: all("leases", ({ uid }) => uid),
     offers: all("offers", ({ owner, program }) => `${owner}\n${program}`),
@@ -58,10 +58,12 @@ export async function answerQueries(moment: Moment, queries: Query[]): Promise<R
     free: found.flatMap(({ free = [] }) => free),
     active: found.flatMap(({ active = [] }) => active),
   };
+  return Object.fromEntries(Object.entries(rows).filter(([, list]) => list.length > 0));
 }
 
 async function answer(moment: Moment, query: Query): Promise<Rows> {
-  const { reader, keys, now } = moment;
+  const { reader, keys } = moment;
+  const { now = moment.now } = query as { now?: number };
   const read = (range: KeyRange) => reader.read(range);
   switch (query.of) {
     case "pool":
@@ -109,12 +111,12 @@ async function answer(moment: Moment, query: Query): Promise<Rows> {
       return { offers: found.map(({ value }) => offerOf(value)) };
     }
     case "offersNamed":
-      return { offers: await offersBelow(moment, await read(keys.below("offername", query.name))) };
+      return { offers: await offersBelow({ ...moment, now }, await read(keys.below("offername", query.name))) };
     case "offersOfPool":
-      return { offers: await offersBelow(moment, await read(keys.below("offerpool", query.name))) };
+      return { offers: await offersBelow({ ...moment, now }, await read(keys.below("offerpool", query.name))) };
     case "offersWithPool": {
       const key = `${keys.at("offerpool")}/${componentText(query.prefix)}`;
-      return { offers: await offersBelow(moment, await read({ key, end: endOfPrefix(key) })) };
+      return { offers: await offersBelow({ ...moment, now }, await read({ key, end: endOfPrefix(key) })) };
     }
     case "past": {
       const until = (tree: string) => read({ ...upTo(keys.below(tree), query.before), limit: query.limit });
@@ -287,13 +289,15 @@ async function readDocuments({ reader, keys }: Moment, { kind }: Of<"documents">
   return found.map(({ key, value }) => documents.decode({ kind, key: lastOf(key), value }));
 }
 
-/** Pages of commits, in the order of their keys, until they are behind all that can have an event of the answer. */
+/** None, if some of them are no longer kept. Pages of commits, in the order of their keys, until they are behind all that can have an event of the answer. */
 async function readEvents({ reader, keys }: Moment, query: Of<"events">): Promise<LoggedEvent[]> {
   const { after, limit, pool, since = 0 } = query;
   const { key, end } = keys.below("event");
   const revision = Math.floor(after / EVENTS_IN_COMMIT);
   const events: LoggedEvent[] = [];
   const page = 1000;
+  const [trimmed] = after > 0 ? await reader.read({ key: keys.trimmed }) : [];
+  if (trimmed && revision < Number(trimmed.value)) return [];
   for (let start = `${key}${padNumber(Math.max(0, revision - EVENT_WINDOW))}`; ; ) {
     const found = await reader.read({ key: start, end, limit: page });
     const all = found.flatMap((entry) => eventsAt(entry));

@@ -14,55 +14,16 @@ import {
   type Transaction,
 } from "../store";
 import type { Compare, RequestOp } from "./api";
-import { type Committer, corrupt, type Made, newCommitId, parse } from "./commit";
+import { type Committer, type Made, newCommitId } from "./commit";
+import { headOf, type OpenHead, type StoreRow } from "./head";
 import { type Keys, lastComponents } from "./keys";
 import { choose, del, type Entry, type EtcdKv, get, isUnchangedSince, put, wasPutAt, wasPutTimes } from "./kv";
 import type { EtcdLock } from "./lock";
 import { answerQueries, EVENT_WINDOW, EVENTS_IN_COMMIT, epochText, type Moment } from "./queries";
 import { eventWrites, guardsOf, type LockedPool, splitWrites, writesOf } from "./writes";
 
-/** The value of `store`. The version is how often `head` was put, and `offset`, for a store that was moved or recovered. */
-export interface StoreRow {
-  id: string;
-  layout: number;
-  offset: number;
-  move?: string;
-}
-
-/** The value of `epoch`. */
-interface Epoch {
-  tag: string;
-  since: number;
-}
-
-const epochShape = shape<Epoch>({ tag: (it) => it === "" || isWord(it), since: isNumber });
-const headShape = shape<{ at: number }>({ at: isNumber });
-
-export function epochOf({ key, value }: Entry): Epoch {
-  const epoch = parse(key, value);
-  if (!isOf(epochShape)(epoch)) throw corrupt(key);
-  return epoch as Epoch;
-}
-
-/** Of the last commit. */
-export function timeOf({ key, value }: Entry): number {
-  const head = parse(key, value);
-  if (!isOf(headShape)(head)) throw corrupt(key);
-  return (head as { at: number }).at;
-}
-
-export function newestEventOf({ key, value, revision }: Entry): number {
-  const count = Number(value);
-  if (!isCount(count)) throw corrupt(key);
-  return revision * EVENTS_IN_COMMIT + count - 1;
-}
-
 /** What every transaction reads. Revisions are 0 for keys that are absent. */
-export interface Opening {
-  head: Head;
-  offset: number;
-  /** How often `head` was put. */
-  commits: number;
+export interface Opening extends OpenHead {
   storeRevision: number;
   headRevision: number;
   pending: Entry | undefined;
@@ -117,7 +78,7 @@ export class EtcdTransaction implements Transaction {
     });
     lock.noteCommit();
     const logged = split.length > 1 ? await committer.findEvents([opening.headRevision, now], id) : undefined;
-    if (changes.isVersion && isTimeToTrim()) await this.#trim().catch(() => {});
+    if ((changes.isVersion || changes.events.length > 0) && isTimeToTrim()) await this.#trim().catch(() => {});
     const first = made.revision * EVENTS_IN_COMMIT;
     return {
       ...this.#versionAfter(made, changes),
@@ -136,8 +97,8 @@ export class EtcdTransaction implements Transaction {
   }
 
   #versionAfter({ head, epoch }: Made, { head: given = {} }: Changes): Pick<Commit, "version" | "epoch"> {
-    const version = given.version ?? (head?.puts ?? 0) + this.opening.offset;
-    return { version, epoch: epoch ? epochOf(epoch).tag : "" };
+    const { version, epoch: tag } = headOf({ head, epoch }).head;
+    return { version: given.version ?? version + this.opening.offset, epoch: tag };
   }
 
   /** How a commit changes the version, the epoch, and the row of the store. */
@@ -201,25 +162,23 @@ export class EtcdTransaction implements Transaction {
       ],
     );
     const [events, epochs] = found as [Entry[], Entry[]];
-    const oldest = oldestKept(
-      events.map(({ key }) => key),
-      this.now,
-    );
+    const gone = events.slice(0, countOld(events, this.now));
     const operations = [
-      ...(oldest ? [del(keys.below("event").key, oldest)] : []),
+      ...gone.slice(-1).map(({ key }) => del(keys.below("event").key, `${key}\0`)),
+      ...(gone.length > 0 ? [put(keys.trimmed, String(Math.max(...gone.map(({ revision }) => revision))))] : []),
       ...(epochs.length === KEPT_EPOCHS ? [del(`${epochs.at(-1)!.key}\0`, keys.below("epochs").end)] : []),
     ];
     if (operations.length > 0) await kv.txn([], operations);
   }
 }
 
-/** The oldest of these keys of events that is kept; undefined: all are. */
-function oldestKept(all: string[], now: number): string | undefined {
+/** How many of these keys of events, the oldest first, are no longer kept. */
+function countOld(all: Entry[], now: number): number {
   let count = 0;
   for (let i = all.length - 1; i >= 0; i--) {
-    const [, at, events] = lastComponents(all[i]!, 5).map(Number);
+    const [, at, events] = lastComponents(all[i]!.key, 5).map(Number);
     count += events!;
-    if (count > KEPT_EVENTS || at! < now - KEPT_MS) return all[i + 1] ?? `${all[i]}\0`;
+    if (count > KEPT_EVENTS || at! < now - KEPT_MS) return i + 1;
   }
-  return undefined;
+  return 0;
 }

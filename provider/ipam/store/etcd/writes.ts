@@ -4,7 +4,7 @@ import { hex } from "../columns";
 import type { Changes } from "../store";
 import type { Compare } from "./api";
 import { eventsText, type Keys, poolText } from "./keys";
-import { type Entry, isAbsent, isUnchangedSince } from "./kv";
+import { type Entry, isAbsent, isPresent, isUnchangedSince, type KeyRange } from "./kv";
 
 /** What a commit writes. null deletes. */
 export type Write = [key: string, value: string | null];
@@ -103,12 +103,12 @@ export function eventWrites(keys: Keys, { events }: Changes, stem: (count: numbe
   return groups;
 }
 
-/** Comparisons of one kind in a Txn; etcd takes 128 in all. */
-const MAX_COMPARES = 40;
+/** Comparisons in a Txn, and of one kind; etcd takes 128 in all. */
+const [MAX_COMPARES, MAX_OF_KIND] = [100, 40];
 
 /**
- * Rows that other transactions may change although they lock other pools: names, offers and documents. And values that are new must have no holder,
- * a second guard behind the lock of the pool.
+ * Rows that other transactions may change although they lock other pools: names, offers and documents. Behind the locks of pools there is a second
+ * guard: new values, names and ports must have no holder, and free ranges that are cut must be there.
  */
 export function guardsOf(
   keys: Keys,
@@ -116,34 +116,49 @@ export function guardsOf(
   writes: Map<string, string | null>,
   revision: number,
 ): Compare[] {
-  const { leases, offers, documents } = changes;
+  const { leases, documents, free } = changes;
   const unchanged = (tree: string, all: string[]): Compare[] => {
     const { key, end } = keys.below(tree);
-    return all.length <= MAX_COMPARES
+    return all.length <= MAX_OF_KIND
       ? all.map((each) => isUnchangedSince(each, undefined, revision))
       : [isUnchangedSince(key, end, revision)];
   };
-  const names = [...writes.keys()].filter((key) => key.startsWith(keys.below("name").key));
   const kinds = new Set([...documents.put, ...documents.deleted].map(({ kind }) => kind));
-  const offerKeys = [...offers.put, ...offers.deleted].map(({ owner, program }) => keys.at("offer", owner, program));
-  return [
-    ...unchanged("name", names),
-    ...unchanged("offer", offerKeys),
+  const needed = [
+    ...unchanged("name", keysIn(keys, "name", [...writes.keys()])),
+    ...unchanged("offer", keysIn(keys, "offer", [...writes.keys()])),
     ...[...kinds].map((kind) => {
       const { key, end } = kind === "secret" ? keys.below("secret") : keys.below("document", kind);
       return isUnchangedSince(key, end, revision);
     }),
-    ...newValues(keys, leases, writes).slice(0, MAX_COMPARES),
   ];
+  const second = [
+    ...free.deleted.map(({ pool, zone, last }) => isPresent(keys.free(pool, zone, last))),
+    ...newHolders(keys, leases),
+  ];
+  return [...needed, ...second].slice(0, Math.max(MAX_COMPARES, needed.length));
 }
 
-function newValues(keys: Keys, { put, before }: Changes["leases"], writes: Map<string, string | null>): Compare[] {
-  const freed = new Set(
-    [...writes].filter(([, text]) => text === null).map(([key]) => key.slice(0, key.lastIndexOf("/"))),
-  );
-  const isNew = (lease: LeaseRow) => lease.endedAt === undefined && sharingKeyOf(lease) === undefined && !before(lease);
-  const ranges = put.filter(isNew).flatMap(({ pool, extents }) => extents.map((extent) => keys.heldAt(pool, extent)));
-  return ranges.filter(({ key }) => !freed.has(key.slice(0, -1))).map(({ key, end }) => isAbsent(key, end));
+const keysIn = (keys: Keys, tree: string, all: string[]): string[] => {
+  const { key: start } = keys.below(tree);
+  return all.filter((key) => key.startsWith(start));
+};
+
+/** Values, names and ports that no lease had before which this commit changes. */
+function newHolders(keys: Keys, { put, deleted, before }: Changes["leases"]): Compare[] {
+  const old = [...put.flatMap((lease) => before(lease) ?? []), ...deleted].flatMap((lease) => holdings(keys, lease));
+  const had = new Set(old.map(({ key }) => key));
+  const added = put.flatMap((lease) => holdings(keys, lease)).filter(({ key }) => !had.has(key));
+  return added.map(({ key, end }) => isAbsent(key, end));
+}
+
+/** Where another holder of the values, names and ports of a lease would be. */
+function holdings(keys: Keys, lease: LeaseRow): KeyRange[] {
+  if (lease.endedAt !== undefined) return [];
+  const entries = [...keys.ofLease(lease).keys()];
+  const alone = [...keysIn(keys, "name", entries), ...keysIn(keys, "port", entries)].map((key) => ({ key }));
+  const isShared = sharingKeyOf(lease) !== undefined;
+  return [...alone, ...(isShared ? [] : lease.extents.flatMap((extent) => keys.holdersOf(lease.pool, extent)))];
 }
 
 /** Operations of a Txn, and bytes, that leave room for those that every commit has. */
