@@ -53,7 +53,8 @@ function prepareQuery(db: Database, { text, parameters }: Query): Prepared {
     order.push(names.indexOf(name));
     return "?";
   });
-  return { statement: db.prepare(unnamed), order };
+  // SQLite plans a statement anew each time a parameter alone is its limit.
+  return { statement: db.prepare(unnamed.replaceAll("LIMIT ?", "LIMIT 0 + ?")), order };
 }
 
 function putText(table: Table, isGuard: boolean): string {
