@@ -3,8 +3,8 @@ import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
-import { openPool } from "./ipam";
-import type { RunPlan } from "./ipam/run-plan";
+import { openIpam } from "./ipam";
+import { RunPlan } from "./ipam/run-plan";
 import { isSignedHere } from "./ipam/token";
 import { readDeclared } from "./lifecycle/declared";
 import type { Dependencies } from "./lifecycle/dependencies";
@@ -72,7 +72,7 @@ function buildDependencies(settings: Settings): Dependencies {
   }
   let pool: Promise<RunPlan> | undefined;
   // A failure is also kept, because Pulumi calls check serially, and each call would wait for the timeout.
-  const thePool = () => (pool ??= openPool(settings.store, settings));
+  const thePool = () => (pool ??= openIpam(settings.store, settings).then((ipam) => new RunPlan(ipam)));
   const { hosts, login } = sshSettings(settings);
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
@@ -83,7 +83,7 @@ function buildDependencies(settings: Settings): Dependencies {
     tenant: settings.tenant,
     warn: warnOnce,
     token: async (lease) => (await (await thePool()).ipam.signTokens([lease]))[0]!,
-    isSignedHere: async (token) => isSignedHere(token, await thePool()),
+    isSignedHere: async (token) => isSignedHere(token, (await thePool()).ipam),
   };
 }
 

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { change, close, release, touch } from "./decide/change";
 import { fsck } from "./decide/fsck";
-import { claim, type OfferRequest, offer, withdraw } from "./decide/grant";
+import { claim, offer, withdraw } from "./decide/grant";
 import { importLeases } from "./decide/import";
 import { DUE } from "./decide/lease";
 import { programOf } from "./decide/offers";

@@ -1,4 +1,3 @@
-import type { Store } from "./storage/store";
 import type { LoggedEvent } from "./types";
 
 /** What metrics count in a process that serves a pool. */
@@ -13,23 +12,4 @@ export interface Observer {
   transaction?(kind: "read" | "write", seconds: number): void;
   /** A transaction is tried again, because another process was first or has a lock. */
   conflict?(): void;
-}
-
-/** The store, with the duration of each transaction reported. */
-export function observeStore(store: Store, observer: Observer | undefined): Store {
-  const report = observer?.transaction?.bind(observer);
-  if (!report) return store;
-  const timed = async <T>(kind: "read" | "write", run: () => Promise<T>): Promise<T> => {
-    const start = performance.now();
-    try {
-      return await run();
-    } finally {
-      report(kind, (performance.now() - start) / 1000);
-    }
-  };
-  return {
-    ...store,
-    transact: (work, promised) => timed("write", () => store.transact(work, promised)),
-    read: (work) => timed("read", () => store.read(work)),
-  };
 }

@@ -1,7 +1,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
-import type { ExpectedToken, Grant, Lease, Tokens } from "./types";
+import type { ExpectedToken, Grant, Ipam, Lease } from "./types";
 
 /**
  * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over the text before it. It proves without
@@ -48,7 +48,7 @@ export function signToken({ value, expiresAt, ...grant }: Grant, [key]: KeyRing)
 }
 
 /** Whether the token was signed with a key of the pool. */
-export async function isSignedHere(token: string, pool: Pick<Tokens, "openToken">): Promise<boolean> {
+export async function isSignedHere(token: string, pool: Pick<Ipam, "openToken">): Promise<boolean> {
   try {
     await pool.openToken(token);
     return true;

@@ -41,8 +41,6 @@ export async function allocateOrKeep(
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
   const props = { ...inputs, ...computed };
-  const childPool = buildChildPool(def, props);
-  if (childPool) pool.noteReplacementSpec(childPool);
   await def.validateCoHolders?.(props, { pool, owner: caller.owner, isHeld: isCommitted(lease) });
   await validate(def, pool, caller.owner, props, olds);
   return computed;
@@ -111,60 +109,41 @@ async function keepLease(def: Definition, deps: Dependencies, props: Values, lea
   await def.validateCoHolders?.(props, { pool, owner: lease.owner, isHeld: true });
 }
 
-/** Codes of a pool that does not give the value, or has none. `INPUT_INVALID`: a port, or a runner id, that it does not have. */
-const NO_VALUE = [
-  "POOL_EXHAUSTED",
-  "RUNNER_IDS_EXHAUSTED",
-  "IP_OUTSIDE_POOL",
-  "INPUT_INVALID",
-  "IP_RESERVED",
-  "IP_NOT_REQUESTED",
-] as const;
-
-/**
- * The lease that the owner holds, or an offer. undefined: a preview cannot offer anything, because the pool is about to be
- * replaced, or changes in this run and has a value only after that.
- */
+/** The lease that the owner holds, or an offer. undefined: a preview can show no values, because the run replaces the pool. */
 async function offerLease(
   def: Definition,
   deps: Dependencies,
   caller: Caller,
   inputs: Values,
 ): Promise<Lease | undefined> {
-  const { owner, formerOwner, dryRun, prefer, program, movesAway } = caller;
+  const { owner, formerOwner, dryRun, prefer, program, declared, movesAway } = caller;
   const pool = await deps.pool();
   const request = def.request(inputs, owner);
-  const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
-  const data = def.leaseData && { data: def.leaseData(inputs) };
   const full = {
     ...request,
-    ...childPool,
-    ...data,
+    ...(def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) }),
+    ...(def.leaseData && { data: def.leaseData(inputs) }),
     owner,
     type: def.type,
     ...(formerOwner && { formerOwner }),
     ...(prefer && { prefer }),
     ...(program && { program }),
+    ...(declared && { declared }),
   };
-  const leaveUnshown = async (why: string): Promise<undefined> => {
-    deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
-    await pool.retract(full);
-  };
-  await pool.mustNotReturn(full, movesAway);
-  if (dryRun) {
-    pool.mustFitReplacement(full);
-    const stored = def.sourcePool?.isReplacedInRun && (await pool.ipam.spec(request.pool));
-    if (stored && def.sourcePool!.isReplacedInRun!(inputs, stored)) return leaveUnshown("it is being replaced");
+  if (dryRun && (await isReplacedInRun(def, pool, request.pool, inputs))) {
+    deps.warn(
+      `Values of new resources in ${describePool(request.pool)} are not shown in this preview: it is being replaced.`,
+    );
+    await pool.withdraw(full);
+    return undefined;
   }
-  try {
-    const lease = await pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
-    return dryRun && !pool.fitsReplacement(full, lease.extents) ? await leaveUnshown("it is being replaced") : lease;
-  } catch (error) {
-    if (!dryRun || !isOverlayError(error, ...NO_VALUE)) throw error;
-    if (pool.isReplaced(request.pool)) return await leaveUnshown("it is being replaced");
-    if (await pool.willGive(full)) return await leaveUnshown("it is being changed, and gives them after that");
-    throw error;
-  }
+  return pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
+}
+
+async function isReplacedInRun(def: Definition, pool: RunPlan, name: string, inputs: Values): Promise<boolean> {
+  if (pool.isReplaced(name)) return true;
+  const stored = def.sourcePool?.isReplacedInRun && (await pool.ipam.spec(name));
+  return stored ? def.sourcePool!.isReplacedInRun!(inputs, stored) : false;
 }
 
 const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
@@ -213,7 +192,7 @@ async function canChange(
   }
   await validate(def, pool, owner, props);
   const childPool = buildChildPool(def, props);
-  if (childPool) pool.planChange(childPool);
+  if (childPool) pool.planSpec(childPool);
   return true;
 }
 

@@ -38,4 +38,5 @@ export interface Caller {
   movesAway?: OfferOptions["movesAway"] | undefined;
   /** See `Request`. */
   program?: string | undefined;
+  declared?: Extent[] | undefined;
 }

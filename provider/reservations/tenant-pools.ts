@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { RunPlan } from "../ipam/run-plan";
 import type { Tenant } from "../ipam/types";
 import type { AllocationContext } from "../resource";
 import { chooseTenantPool, claimTenantPool, type TenantPoolRequest, tenantLeaseName } from "../resources/tenants";
@@ -15,7 +16,7 @@ export interface TenantPool {
 
 /** The tenant's own pool of a type. A tenant without one gets a block at first use, as for resources. */
 export async function openTenantPool(context: Context, request: TenantPoolRequest, owner: string): Promise<TenantPool> {
-  const allocation: AllocationContext = { pool: context.pool, owner, tenantDefaults: context.tenantDefaults ?? {} };
+  const allocation: AllocationContext = { pool: new RunPlan(context.pool), owner, tenantDefaults: context.tenantDefaults ?? {} };
   const settings = await chooseTenantPool(request, allocation);
   await claimTenantPool(settings, allocation);
   const place = await requireNamedPool(context, { pool: settings.poolName });

@@ -1,8 +1,8 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
-import { isCommitted, isShownTo, type Lease, type PoolSpec, type Usage } from "../ipam/types";
-import { placementLeaseName, shownLeaseName } from "../lease-names";
+import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
+import { placementLeaseName } from "../lease-names";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
@@ -25,21 +25,21 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const { pool, owner } = context;
   const before = formerRunnerPool(request, context);
   if (await isToBeCreatedAgain(request, context, before)) return rejectReplaced(request, context);
-  const lease = await findChosenLease(placementLeaseName(request.network, owner), context);
-  const current = [before, lease?.pool];
-  const mayLeave = mayLeavePool(context, lease);
+  const chosen = await findChosen(placementLeaseName(request.network, owner), context);
+  const current = [before, chosen?.pool];
+  const mayLeave = mayLeavePool(context, chosen);
   for (const name of current) {
     const spec = name === undefined ? undefined : await pool.ipam.spec(name);
     if (spec && hasAddress(spec, request) && !(mayLeave && isOnlyOffered(await pool.ipam.holder(spec.name), pool)))
       return parseSettings(storedRunner, spec);
   }
-  const candidates = await findCandidates(pool, request);
+  const candidates = await findCandidates(pool.ipam, request);
   const onlyOffered = await findOnlyOffered(request.network, pool);
   const best = pickRunner(
     request.placement,
     candidates.filter(({ spec }) => !onlyOffered.has(spec.name)),
   );
-  if (!best && context.dryRun) await retractChosen(placementLeaseName(request.network, owner), context);
+  if (!best && context.dryRun) await withdrawChosen(placementLeaseName(request.network, owner), context);
   if (!best) throw noRunnerError(request);
   return parseSettings(storedRunner, best.spec);
 }
@@ -62,7 +62,7 @@ async function isToBeCreatedAgain(
 
 /** The runners of the network are created again, too. Which one is chosen then cannot be promised. */
 async function rejectReplaced({ network }: PlacementRequest, context: AllocationContext): Promise<never> {
-  await retractChosen(placementLeaseName(network, context.owner), context);
+  await withdrawChosen(placementLeaseName(network, context.owner), context);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `Network ${network} is being replaced, and its runners with it.`,
@@ -71,25 +71,38 @@ async function rejectReplaced({ network }: PlacementRequest, context: Allocation
 }
 
 /** A preview that shows no value ends what earlier ones have promised to the owner in the pool that was chosen. */
-export async function retractChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
-  const offer = await pool.findPromise(shownLeaseName(program, name));
-  if (offer) await pool.retract({ pool: offer.pool, owner, type: offer.type, ...(program && { program }) });
+export async function withdrawChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
+  const offer = await pool.ipam.findOffer(owner, program ?? NO_PROGRAM);
+  if (offer?.names?.includes(name)) await pool.withdraw({ pool: offer.pool, owner, ...(program && { program }) });
 }
 
-/**
- * The lease that tells which pool was chosen for an owner: what it holds; what this program was shown, also if that offer has ended, but its
- * values are still free; else what another program was shown.
- */
-export async function findChosenLease(name: string, { pool, program }: AllocationContext): Promise<Lease | undefined> {
+/** The program of a caller without the SDK, for a request without values. */
+const NO_PROGRAM = "?";
+
+/** The pool that was chosen for an owner. */
+export interface Chosen {
+  pool: string;
+  /** By a lease, or by what this program was shown: an up does not leave it. */
+  isFirm: boolean;
+}
+
+/** By what the owner holds; by what this program was shown, if its values are still free; by what another program was shown. */
+export async function findChosen(
+  name: string,
+  { pool, owner, program }: AllocationContext,
+): Promise<Chosen | undefined> {
   const lease = await pool.ipam.holder(name);
-  if (lease && isCommitted(lease)) return lease;
-  const shown = await pool.findPromise(shownLeaseName(program, name));
-  return shown && (await isStillFree(shown, pool)) ? shown : lease;
+  if (lease && isCommitted(lease)) return { pool: lease.pool, isFirm: true };
+  const shown = await pool.ipam.findOffer(owner, program ?? NO_PROGRAM);
+  if (shown?.names?.includes(name) && (await isStillFree(shown, pool))) return { pool: shown.pool, isFirm: true };
+  return lease && { pool: lease.pool, isFirm: false };
 }
 
-async function isStillFree({ state, pool: name, extents }: Lease, pool: RunPlan): Promise<boolean> {
-  if (state !== "ended") return true;
-  for (const { first } of extents) if (await pool.ipam.find(name, { value: first })) return false;
+async function isStillFree({ owner, pool: name, extents }: Lease, pool: RunPlan): Promise<boolean> {
+  for (const { first } of extents) {
+    const holder = await pool.ipam.find(name, { value: first });
+    if (holder && holder.owner !== owner) return false;
+  }
   return true;
 }
 
@@ -97,9 +110,9 @@ async function isStillFree({ state, pool: name, extents }: Lease, pool: RunPlan)
 export const isOnlyOffered = (lease: Lease | undefined, pool: RunPlan): boolean =>
   lease !== undefined && !isCommitted(lease) && !pool.isInRun(lease);
 
-/** Whether a resource with this offer may leave a pool that is only offered: an up keeps what its program was shown. */
-export const mayLeavePool = ({ dryRun = false, program }: AllocationContext, offer: Lease | undefined): boolean =>
-  dryRun || (offer !== undefined && !isShownTo(offer, program));
+/** Whether a resource may leave a pool that is only offered: an up keeps what its program was shown. */
+export const mayLeavePool = ({ dryRun = false }: AllocationContext, chosen: Chosen | undefined): boolean =>
+  dryRun || (chosen !== undefined && !chosen.isFirm);
 
 /** The address pools of runners that are only offered. */
 async function findOnlyOffered(network: string, pool: RunPlan): Promise<Set<string | undefined>> {
@@ -116,12 +129,12 @@ export interface Candidate {
 }
 
 export async function findCandidates(
-  pool: Pick<RunPlan, "pools" | "usages">,
+  ipam: Pick<Ipam, "pools" | "usages">,
   request: Pick<PlacementRequest, "network" | "ip">,
 ): Promise<Candidate[]> {
   const prefix = addressPool(request.network, "");
-  const specs = (await pool.ipam.pools(prefix)).filter((spec) => hasAddress(spec, request));
-  const usages = request.ip === undefined ? await pool.ipam.usages(prefix) : new Map<string, Usage>();
+  const specs = (await ipam.pools(prefix)).filter((spec) => hasAddress(spec, request));
+  const usages = request.ip === undefined ? await ipam.usages(prefix) : new Map<string, Usage>();
   return specs.map((spec) => ({ spec, usage: usages.get(spec.name) }));
 }
 

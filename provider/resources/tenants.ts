@@ -1,13 +1,13 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import type { RunPlan } from "../ipam/run-plan";
-import type { ExistingLease, Extent, Json, Lease, PoolSpec, Request, Tenant, Usage } from "../ipam/types";
+import type { PlannedRequest, RunPlan } from "../ipam/run-plan";
+import type { ExistingLease, Extent, Json, Lease, PoolSpec, Tenant, Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
 import { capitalize, DEFAULT_SPACE, describePool, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
-import { findChosenLease, isOnlyOffered, mayLeavePool, retractChosen } from "./placement";
+import { findChosen, isOnlyOffered, mayLeavePool, withdrawChosen } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -40,10 +40,10 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const { tenant, type } = request;
   const { pool, owner } = context;
   const before = formerPool(request, context.olds);
-  const lease = await findChosenLease(tenantLeaseName(tenant, type, owner), context);
-  const mayLeave = mayLeavePool(context, lease);
+  const chosen = await findChosen(tenantLeaseName(tenant, type, owner), context);
+  const mayLeave = mayLeavePool(context, chosen);
   const formerName = before && poolNamed(before.poolName);
-  for (const name of [formerName, lease?.pool]) {
+  for (const name of [formerName, chosen?.pool]) {
     const stored = name === undefined ? undefined : await pool.ipam.spec(name);
     const spec = stored && pool.plannedSpec(stored);
     if (
@@ -70,7 +70,7 @@ async function rejectReplacedPool(
   { tenant, type }: TenantPoolRequest,
   context: AllocationContext,
 ): Promise<never> {
-  await retractChosen(tenantLeaseName(tenant, type, context.owner), context);
+  await withdrawChosen(tenantLeaseName(tenant, type, context.owner), context);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `${capitalize(describePool(name))} is being replaced.`,
@@ -185,7 +185,7 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
   } satisfies PoolSpec,
 });
 
-const blockRequest = (tenant: Tenant, type: string, size: bigint): Request => ({
+const blockRequest = (tenant: Tenant, type: string, size: bigint): PlannedRequest => ({
   pool: poolNamed(sharedRangeName(type)),
   owner: tenantBlockName(tenant, type),
   type: "IPPool",
