@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { Client, credentials, Metadata, type ServiceDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
-import type { Cluster } from "../../../provider/pool/engines/etcd/url";
+import type { Cluster } from "../../../provider/ipam/store/etcd/url";
 
 const definitions = loadSync(join(__dirname, "etcd-admin.proto"), { keepCase: true, longs: String, enums: String });
 

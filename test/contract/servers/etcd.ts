@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { EtcdClient } from "../../../provider/pool/engines/etcd/client";
-import type { Cluster } from "../../../provider/pool/engines/etcd/url";
+import { EtcdClient } from "../../../provider/ipam/store/etcd/client";
+import type { Cluster } from "../../../provider/ipam/store/etcd/url";
 import { EtcdAdmin } from "./etcd-admin";
 import { freePort, newFolder, removeFolder, Server } from "./process";
 

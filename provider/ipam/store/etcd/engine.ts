@@ -173,6 +173,7 @@ class EtcdEngine implements Engine {
 
 /** Also the rows of locked pools. Those that have none get one if the transaction writes. */
 const withPools = (rows: Rows, locked: LockedPool[]): Rows => {
+  if (locked.length === 0) return rows;
   const pools = locked.map(({ name, entry }) => (entry ? poolOf(entry.value) : emptyPool(name)));
   const names = new Set(locked.map(({ name }) => name));
   return { ...rows, pools: [...pools, ...(rows.pools ?? []).filter(({ name }) => !names.has(name))] };

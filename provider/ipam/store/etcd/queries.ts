@@ -1,5 +1,5 @@
 import type { LeaseRow, OfferRow } from "../../decide/rows";
-import { positionOf } from "../../extents";
+import { overlapsAny, positionOf } from "../../extents";
 import type { LoggedEvent } from "../../types";
 import { hex } from "../columns";
 import { InvalidField } from "../fields";
@@ -219,7 +219,8 @@ async function readHolders({ reader, keys }: Moment, { pool, first, last }: Of<"
     if (found.length < limit || isBehind) break;
     start = `${found.at(-1)!.key}\0`;
   }
-  return [...(await singles).map(({ value }) => leaseBelowValue(value)), ...leases];
+  const isIn = ({ extents, resting = [] }: LeaseRow) => overlapsAny([...extents, ...resting], { first, last });
+  return [...(await singles).map(({ value }) => leaseBelowValue(value)), ...leases.filter(isIn)];
 }
 
 async function readIdle({ reader, keys }: Moment, { pool, limit }: Of<"idle">): Promise<LeaseRow[]> {

@@ -1,4 +1,3 @@
-import { isCount, isNumber, isOf, isWord, shape } from "../fields";
 import { isTimeToTrim } from "../head";
 import {
   type Changes,
