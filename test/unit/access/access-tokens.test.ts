@@ -8,7 +8,7 @@ import {
 } from "../../../provider/access";
 import { Authenticator } from "../../../provider/access/authenticate";
 import { OverlayError } from "../../../provider/errors";
-import type { Pool } from "../../../provider/pool/types";
+import type { Pool } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 
 const NOW = Date.UTC(2030, 0, 1);

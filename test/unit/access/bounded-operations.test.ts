@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import { openSession } from "../../../provider/access";
 import type { Bounds } from "../../../provider/access/bounds";
 import { parseIp } from "../../../provider/addressing/ip";
-import type { Lease, Pool, Request } from "../../../provider/pool/types";
+import type { Lease, Pool, Request } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 
 /** Two networks, a shared pool and the block of a tenant, as callers with bounds see them. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { showEvent } from "../../../provider/access";
-import type { Event } from "../../../provider/pool/types";
+import type { Event } from "../../../provider/ipam/types";
 
 const ended: Event = {
   at: 0,

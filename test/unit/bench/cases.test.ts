@@ -3,7 +3,7 @@ import { SETTINGS } from "../../../bench/pool/adapter";
 import { casesWith, openCase, roomIn, rowsFor } from "../../../bench/pool/cases";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
-import type { PoolSpec } from "../../../provider/pool/types";
+import type { PoolSpec } from "../../../provider/ipam/types";
 
 test.each(casesWith(500))(
   "$name is filled as if by claims, and the rest can be claimed",

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { groupContainers, withContainerUsers } from "../../../provider/cli/containers";
 import { type ExportedResource, findRequiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { readSettings } from "../../../provider/settings";
 import { Stage } from "../lifecycle/stage";
 

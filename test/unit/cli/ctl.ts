@@ -4,8 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
-import type { Pool } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import type { Pool } from "../../../provider/ipam/types";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 

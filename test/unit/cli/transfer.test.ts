@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { placeOf } from "../../../provider/pool";
+import { placeOf } from "../../../provider/ipam";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { ensureLayout, LAYOUT, readMoveState, writeWithBuffer } from "../../../provider/pool/storage/layout";
 import type { Store } from "../../../provider/pool/storage/store";

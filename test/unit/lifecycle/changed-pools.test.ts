@@ -50,7 +50,7 @@ test.each<[change: string, before: Values, after: Values, request: Values, ip: s
     const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
     expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
     expect(stage.warnings).toEqual([]);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   },
 );
 
@@ -93,7 +93,7 @@ test.each<[change: string, before: Values, after: Values, request: Values, ip: s
   stage.newRun();
   const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
   expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test.each<[change: string, after: Values, requests: Values[], code: string]>([
@@ -145,7 +145,7 @@ test.each<[what: string, before: Values, after: Values]>([
   if ("type" in after) await stage.of("IPPool").delete(pool);
   const now = "type" in after ? await stage.make("IPPool", "lb", news) : await stage.change("IPPool", "lb", pool, news);
   expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: expect.stringMatching(/^10/) });
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("an offer that was shown to another branch stays a promise to it", async () => {
@@ -184,7 +184,7 @@ test("a child pool that is not shown any more: what its preview has shown in it 
   const now = await stage.change("IPPool", "p", before, moved);
   const child = await stage.make("IPPool", "c", carve(now));
   expect(await stage.make("IPReservation", "r", inPool(child))).toMatchObject({ ip: "10.62.0.0" });
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("an expired offer to another branch, which a moved pool cannot give, does not stop an up", async () => {
@@ -273,7 +273,7 @@ test("a quarantined address that the changed pool avoids stays quarantined, and 
   const changed = await stage.preview("IPPool", "lb", news, pool);
   expect(await stage.preview("IPReservation", "new", inPool(changed))).toMatchObject({ ip: "10.61.0.1" });
   expect(stage.warnings.filter((text) => text.includes("10.61.0.0 "))).toEqual([]);
-  expect((await stage.pool.leases("pool/lb")).map(({ state }) => state)).toContain("quarantined");
+  expect((await stage.pool.ipam.leases("pool/lb")).map(({ state }) => state)).toContain("quarantined");
 });
 
 test("the order of a replacement follows the quota after the change", async () => {
@@ -325,7 +325,7 @@ test("a pool that reserves an address which was offered: a branch that does so i
   stage.program = "branch";
   const now = await stage.change("IPPool", "lb", pool, reserving);
   expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.61.0.1" });
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("a parent that reserves the lowest block: a new child pool gets the next one, in preview and up", async () => {

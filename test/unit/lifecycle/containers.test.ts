@@ -18,7 +18,7 @@ const again = (olds: Values): Promise<Values> =>
     hubConnection: { host: "192.0.2.1" },
   });
 const leases = async (): Promise<string[]> =>
-  (await stage.pool.leases("runner/training/r1")).map(
+  (await stage.pool.ipam.leases("runner/training/r1")).map(
     ({ extents, state, usedBy, owner }) =>
       `${extents.map(({ first }) => formatIp(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
   );
@@ -89,7 +89,7 @@ test("leases that were imported for containers are released with the runner; oth
   expect(await leases()).toContain("10.128.64.9 used alpha docker/training/r1/alpha");
   await stage.pool.release(other.pool, other.leaseId);
   await stage.of("RunnerSubnet").delete(runner);
-  expect(await stage.pool.spec("runner/training/r1")).toBeUndefined();
+  expect(await stage.pool.ipam.spec("runner/training/r1")).toBeUndefined();
 });
 
 test("a runner that cannot be deleted yet keeps the leases of its containers", async () => {

@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
+import { openIpam } from "../../../provider/ipam";
+import { RunPlan } from "../../../provider/ipam/run-plan";
 import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
 import {
   checked,
   deps,
@@ -29,8 +30,8 @@ test("delete removes everything; the delete of a network with runners is refused
   await runners.delete(runner);
   await networks.delete(network);
   expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).toEqual([]);
-  expect(await pool.leases("space/default")).toEqual([]);
-  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.ipam.leases("space/default")).toEqual([]);
+  expect(await pool.ipam.fsck()).toEqual([]);
 });
 
 test("an unreachable host blocks delete, or is forgotten and its values stay reserved", async () => {
@@ -43,7 +44,7 @@ test("an unreachable host blocks delete, or is forgotten and its values stay res
   deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   expect(warnings.at(-1)).toMatch(/Its addresses stay reserved.*`overlayctl gc --forgotten 192\.0\.2\.11 --yes`/);
-  const [lease] = await pool.leases("network/training");
+  const [lease] = await pool.ipam.leases("network/training");
   expect(lease).toMatchObject({ owner: `forgotten/${owner("a")}`, data: { name: "a", forgotten: ["192.0.2.11"] } });
   expect(await makeRunner(network, "b", "192.0.2.12")).toMatchObject({ runnerId: 2 });
 });
@@ -65,7 +66,7 @@ test("an unreachable host whose lease is gone blocks delete with the same advice
 test("a lost store allocates nothing", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
-  const other = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  const other = new RunPlan(await openIpam("memory:", { offerTtl: 3600, quarantine: 0 }));
   deps.pool = async () => other;
   await expect(networks.diff(network, network)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.diff(runner, runner)).rejects.toThrow(/^STORE_LOST/);

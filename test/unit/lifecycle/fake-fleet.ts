@@ -1,22 +1,22 @@
 import { OverlayError } from "../../../provider/errors";
 import type { Connection } from "../../../provider/host/connection";
 import type { Fleet } from "../../../provider/host/fleet";
+import type { RunPlan } from "../../../provider/ipam/run-plan";
+import { isSignedHere } from "../../../provider/ipam/token";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import type { Container } from "../../../provider/network/model/facts";
 import { type Item, itemKey } from "../../../provider/network/model/items";
-import { isSignedHere } from "../../../provider/pool/token";
-import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
 /** This fleet and this pool, with the default of every setting. */
-export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
+export const fakeDependencies = (fleet: Fleet, pool: RunPlan): Dependencies => ({
   pool: async () => pool,
   fleet,
   unreachableOnDelete: "fail",
   warn: () => {},
   tenantDefaults: readSettings(() => undefined).tenantDefaults,
-  token: async (lease) => (await pool.signTokens([lease]))[0]!,
-  isSignedHere: (token) => isSignedHere(token, pool),
+  token: async (lease) => (await pool.ipam.signTokens([lease]))[0]!,
+  isSignedHere: (token) => isSignedHere(token, pool.ipam),
 });
 
 /** Hosts in memory: they have items and records, can be down, and record writes. */

@@ -100,7 +100,7 @@ test("a pool that is renamed and replaced in one up gets its own range again", a
   expect(recreated.failures).toEqual([]);
   await lifecycle.delete(pool);
   expect((await lifecycle.create(recreated.inputs)).props).toMatchObject({ poolName: "public", owner: caller.owner });
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("growing is an update that keeps the lease; shrinking below a lease is refused with that lease", async () => {
@@ -116,7 +116,7 @@ test("growing is an update that keeps the lease; shrinking below a lease is refu
     lost,
   );
   await expect(stage.of("IPPool").update("lb", grown, { ...grown, ranges: shorter })).rejects.toThrow(lost);
-  expect(await stage.pool.usage("pool/lb")).toMatchObject({ capacity: 20n });
+  expect(await stage.pool.ipam.usage("pool/lb")).toMatchObject({ capacity: 20n });
   expect(await stage.of("IPReservation").diff(ip, ip)).toMatchObject({ changes: false });
 });
 
@@ -133,8 +133,8 @@ test("a pool with leases cannot be deleted; the error names their owners", async
   await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(/^POOL_IN_USE: IPPool lb still has leases: .*::web/);
   await stage.of("IPReservation").delete(ip);
   await stage.of("IPPool").delete(pool);
-  expect(await stage.pool.spec("pool/lb")).toBeUndefined();
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.spec("pool/lb")).toBeUndefined();
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("an address whose pool is gone can still be deleted", async () => {
@@ -265,7 +265,7 @@ describe("tenants without a pool", () => {
     const again = await stage.make("IPReservation", "d", ask("acme"));
     expect((again.pool as Values).ranges).toEqual(["10.96.0.0/20"]);
     expect(await stage.of("IPReservation").diff(a, a)).toMatchObject({ changes: false });
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   describe("that have pools of their own", () => {
@@ -283,7 +283,7 @@ describe("tenants without a pool", () => {
       expect(placeOf(shown)).toBe("acme-lb");
       const made = await stage.make("IPReservation", "a", ask());
       expect(made).toMatchObject({ ip: shown.ip, pool: shown.pool });
-      expect((await stage.pool.pools()).filter(({ name }) => name.startsWith("pool/tenant"))).toEqual([]);
+      expect((await stage.pool.ipam.pools()).filter(({ name }) => name.startsWith("pool/tenant"))).toEqual([]);
       expect(await stage.of("IPReservation").diff(made, made)).toMatchObject({ changes: false });
     });
 
@@ -317,7 +317,7 @@ describe("tenants without a pool", () => {
       expect(await stage.make("IPReservation", "a", ask())).toMatchObject({ ip: shown.ip, pool: shown.pool });
       stage.newRun();
       expect(placeOf(await stage.make("IPReservation", "b", ask()))).toBe("tenant/acme/web/loadBalancer");
-      expect(await stage.pool.fsck()).toEqual([]);
+      expect(await stage.pool.ipam.fsck()).toEqual([]);
     });
 
     test("keep the addresses of their block when they get a pool later", async () => {

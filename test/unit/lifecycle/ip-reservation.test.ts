@@ -18,7 +18,7 @@ const on = ({ networkName, runnerName, subnets, dockerNetwork }: Values, more: V
 });
 const ips = () => stage.of("IPReservation");
 const leasesOf = async (pool: string): Promise<string[]> =>
-  (await stage.pool.leases(pool)).map(({ owner, state }) => `${owner.split("::").at(-1)} ${state}`).sort();
+  (await stage.pool.ipam.leases(pool)).map(({ owner, state }) => `${owner.split("::").at(-1)} ${state}`).sort();
 
 test("the first preview shows a runner and an address on it, and up gives the same", async () => {
   const fresh = await Stage.up();
@@ -49,7 +49,7 @@ test("outputs: token, state, expiry; a VM has a MAC and a tap device that follow
     tapDevice: "tap1e734a822f",
   });
   expect(vm.dockerRunArgs).toBeUndefined();
-  const grant = await stage.pool.openToken(String(vm.token), { runner: "training/r1" });
+  const grant = await stage.pool.ipam.openToken(String(vm.token), { runner: "training/r1" });
   expect(grant).toMatchObject({ leaseId: vm.leaseId, pool: "runner/training/r1" });
   expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
 });
@@ -137,7 +137,7 @@ test("two reservations swap their addresses in one up", async () => {
   await ips().delete(b);
   expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "b reserved"]);
   expect([newA.props.ip, newB.props.ip]).toEqual(["10.128.64.9", "10.128.64.8"]);
-  expect(await stage.pool.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.fsck()).toEqual([]);
 });
 
 test("two reservations request one address: preview refuses the one that is checked second, and names the other", async () => {
@@ -231,7 +231,7 @@ describe("use", () => {
     stage.pass(1);
     const moved = (await ips().create(next)).props;
     await ips().delete(props);
-    expect(await stage.pool.holder("user/training/job-7")).toMatchObject({ leaseId: moved.leaseId });
+    expect(await stage.pool.ipam.holder("user/training/job-7")).toMatchObject({ leaseId: moved.leaseId });
     await stage.runner("r2", "192.0.2.12");
     const there = { runner: "training/r2", usedBy: "job-7" };
     await ips().create(await stage.preview("IPReservation", "a", there, moved));
@@ -258,7 +258,10 @@ describe("use", () => {
     const renewed = await stage.make("IPReservation", "a", on(r1, { ttl: 60, labels: { team: "ml" } }));
     await ips().delete(updated);
     expect(renewed).toMatchObject({ ip: props.ip, state: "used" });
-    expect(await stage.pool.holder("user/training/box")).toMatchObject({ usedBy: "box", leaseId: renewed.leaseId });
+    expect(await stage.pool.ipam.holder("user/training/box")).toMatchObject({
+      usedBy: "box",
+      leaseId: renewed.leaseId,
+    });
   });
 });
 
@@ -299,7 +302,7 @@ describe("any runner", () => {
     stage.newRun();
     expect(await stage.make("IPReservation", "a", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
     expect((await stage.make("IPReservation", "c", any())).runnerName).not.toBe("r4");
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("an up leaves a runner that was shown to another program only, and stops if it was shown to this one", async () => {
@@ -313,7 +316,7 @@ describe("any runner", () => {
     stage.newRun();
     stage.program = "main";
     expect((await stage.make("IPReservation", "a", any())).runnerName).not.toBe("r4");
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("a placed reservation keeps its runner: from preview to up, afterwards, and when renamed", async () => {
@@ -328,7 +331,7 @@ describe("any runner", () => {
     const renamed = await stage.preview("IPReservation", "b", any(), made);
     await ips().update("id", made, renamed);
     expect(await stage.make("IPReservation", "b", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
-    expect(await stage.pool.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
+    expect(await stage.pool.ipam.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
   });
 
   test("the chosen runner can become an input, and be removed again; another network replaces", async () => {
@@ -336,10 +339,10 @@ describe("any runner", () => {
     const placed = `placed/training/${ownerOf("IPReservation", "a")}`;
     const pinned = await stage.change("IPReservation", "a", made, { runner: `training/${made.runnerName}` });
     expect(pinned).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
-    expect(await stage.pool.holder(placed)).toBeUndefined();
+    expect(await stage.pool.ipam.holder(placed)).toBeUndefined();
     const open = await stage.change("IPReservation", "a", pinned, any());
     expect(open).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
-    expect(await stage.pool.holder(placed)).toMatchObject({ leaseId: made.leaseId });
+    expect(await stage.pool.ipam.holder(placed)).toMatchObject({ leaseId: made.leaseId });
     await stage.network("other", {
       subnets: "10.160.0.0/12/6/14",
       vniBase: 500,

@@ -24,17 +24,18 @@ const propertiesOf = async (failing: Promise<unknown>): Promise<Values> =>
   ((await failing.catch((error: unknown) => error)) as PartialFailure).properties;
 
 const dataIn = async ({ leaseId }: Values) =>
-  readLeaseData((await pool.find("network/training", { leaseId: String(leaseId) }))!);
+  readLeaseData((await pool.ipam.find("network/training", { leaseId: String(leaseId) }))!);
 
 /** Makes the next call of this method of the pool wait for `meanwhile`. */
-function delayNext<K extends "close" | "release" | "amend">(method: K, meanwhile: () => Promise<unknown>): void {
-  const real = pool[method].bind(pool) as (...args: unknown[]) => Promise<unknown>;
+function delayNext(method: "close" | "release" | "amend", meanwhile: () => Promise<unknown>): void {
+  const on = method === "close" ? pool.ipam : pool;
+  const real = (on[method as keyof typeof on] as (...args: unknown[]) => Promise<unknown>).bind(on);
   const delayed = async (...args: unknown[]): Promise<unknown> => {
-    Object.assign(pool, { [method]: real });
+    Object.assign(on, { [method]: real });
     await meanwhile();
     return real(...args);
   };
-  Object.assign(pool, { [method]: delayed });
+  Object.assign(on, { [method]: delayed });
 }
 
 test("a host is still to be cleaned after a move to a mistyped host and an up back that did not reach it", async () => {

@@ -93,7 +93,7 @@ test("a claim does not take a value whose resource is being deleted, but waits f
   await stage.pool.amend(pool, held.leaseId, { deleting: true });
   const claimed = stage.pool.claim(by("b", 1n));
   await new Promise((resolve) => setTimeout(resolve, 500)); // longer than a claim waits for other holders in these tests
-  expect(await stage.pool.find(pool, { leaseId: held.leaseId })).toBeDefined();
+  expect(await stage.pool.ipam.find(pool, { leaseId: held.leaseId })).toBeDefined();
   await stage.pool.release(pool, held.leaseId);
   expect((await claimed).extents).toEqual(at(1n));
 });
@@ -124,7 +124,7 @@ describe("a shared address that was released", () => {
       const offer = await stage.pool.offer(request(owner));
       expect([offer.extents, offer.warnings]).toEqual([held[0]!.extents, undefined]);
     }
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("is given to its owner again, if its ports are taken on the address of others with the key", async () => {
@@ -182,7 +182,7 @@ describe("a network that changes in the same run", () => {
   test("a network that reclaims runner ids from now on: the id of a new runner is not shown", async () => {
     const subnets = "10.128.0.0/12/1/19";
     const network = await stage.network("training", { subnets });
-    const held = await stage.pool.leases("network/training");
+    const held = await stage.pool.ipam.leases("network/training");
     expect(held).toEqual([]);
     await stage.runner("r1", "192.0.2.11");
     stage.newRun();
@@ -203,7 +203,7 @@ describe("a network that changes in the same run", () => {
     });
     await stage.of("OverlayNetwork").delete(network);
     expect(await stage.make("OverlayNetwork", "training", news)).toMatchObject({ networkName: "renamed" });
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 });
 
@@ -249,7 +249,7 @@ describe("interrupted deletes", () => {
     const runner = await stage.runner("r1", "192.0.2.11");
     const leaseId = String(runner.leaseId);
     await stage.pool.amend("network/training", leaseId, { deleting: true });
-    await stage.pool.close("network/training", leaseId);
+    await stage.pool.ipam.close("network/training", leaseId);
     stage.fleet.items.delete("192.0.2.11");
     stage.newRun();
     const news = runnerInputs(network, "192.0.2.11", { runnerName: "r1" });
@@ -273,7 +273,7 @@ describe("interrupted deletes", () => {
     const { ask } = stage.fleet;
     const marks: unknown[] = [];
     stage.fleet.ask = async (...args) => {
-      const lease = await stage.pool.find("network/training", { leaseId: String(runner.leaseId) });
+      const lease = await stage.pool.ipam.find("network/training", { leaseId: String(runner.leaseId) });
       marks.push(lease?.deletingSince);
       return ask(...args);
     };
@@ -307,7 +307,7 @@ describe("interrupted deletes", () => {
       expect(await stage.make("IPReservation", "a", inPool(again), inState ? held : undefined)).toMatchObject({
         ip: held.ip,
       });
-      expect(await stage.pool.fsck()).toEqual([]);
+      expect(await stage.pool.ipam.fsck()).toEqual([]);
     },
   );
 
@@ -341,7 +341,7 @@ describe("interrupted deletes", () => {
     expect(stage.warnings.at(-1)).toBe(
       `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z by ops@controller (${second.leaseId}), and is not released.`,
     );
-    expect(await stage.pool.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
+    expect(await stage.pool.ipam.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
     await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);
   });
 
@@ -384,7 +384,7 @@ describe("interrupted deletes", () => {
     const held = await stage.make("IPReservation", "a", inPool(pool));
     const rebuilt = await Stage.up();
     await rebuilt.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
-    await rebuilt.pool.adoptIdentity([String(held.storeId)], 1000);
+    await rebuilt.pool.ipam.adoptIdentity([String(held.storeId)], 1000);
     await expect(rebuilt.of("IPReservation").diff(held, held)).rejects.toThrow(
       /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in IPPool lb of the store, which was rebuilt/,
     );

@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
+import { openIpam } from "../../../provider/ipam";
+import { RunPlan } from "../../../provider/ipam/run-plan";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
@@ -10,7 +11,7 @@ const START = Date.parse("2030-01-01T00:00:00Z");
 
 async function full(inputs: Values) {
   let now = START;
-  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, clock: () => now });
+  const pool = new RunPlan(await openIpam("memory:", { offerTtl: 3600, quarantine: 0, clock: () => now }));
   const deps = fakeDependencies(new FakeFleet(), pool);
   const [networks, runners] = ["OverlayNetwork", "RunnerSubnet"].map((type) => new Lifecycle(resourceOf(type), deps));
   const hubConnection = { host: "192.0.2.1" };
@@ -19,7 +20,7 @@ async function full(inputs: Values) {
   const create = async (lifecycle: Lifecycle, name: string, news: Values) =>
     (await lifecycle.create((await check(lifecycle, name, news)).inputs)).props;
   await create(networks!, "training", { hubConnection, subnets: "10.0.0.0/15/2/15", ...inputs });
-  const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: Values };
+  const { settings } = (await pool.ipam.spec("network/training"))!.data as unknown as { settings: Values };
   const runner = (name: string, host: string): Values => ({
     network: settings,
     connection: { host },
@@ -70,7 +71,7 @@ test("reclaimInactive: the id of the longest unseen runner is reclaimed, in prev
   await refresh(0);
   pass(1000);
   expect((await preview()).inputs.runnerId).toBe(2);
-  expect((await pool.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview changes no lease
+  expect((await pool.ipam.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview changes no lease
   expect((await create()).runnerId).toBe(2);
   expect(await drifted(1)).toEqual(["leaseId"]);
   expect(await drifted(0)).toEqual([]);

@@ -44,7 +44,7 @@ async function refusals(type: string, name: string, news: Values, olds: Values):
 }
 
 const isHeld = async ({ leaseId }: Values): Promise<boolean> =>
-  (await stage.pool.find("pool/lb", { leaseId: String(leaseId) })) !== undefined;
+  (await stage.pool.ipam.find("pool/lb", { leaseId: String(leaseId) })) !== undefined;
 
 /** Calls `diff` as Pulumi does for the resources that refer to a pool, before it deletes them and the pool. */
 const askDependent = (props: Values) => stage.of("IPReservation").diff(props, { ...props, pool: UNKNOWN });
@@ -109,7 +109,7 @@ describe("leases of others", () => {
     await stage.network();
     stage.fleet.containers.set("192.0.2.11", [{ name: "alpha", running: true, addresses: ["10.128.64.9"] }]);
     const runner = await stage.runner("r1", "192.0.2.11");
-    expect(await stage.pool.usage("runner/training/r1")).toMatchObject({ used: 1 });
+    expect(await stage.pool.ipam.usage("runner/training/r1")).toMatchObject({ used: 1 });
     const connections = { connection: { host: "192.0.2.11" }, hubConnection: { host: "192.0.2.1" } };
     const news = { network: "training", runnerName: "r2", ...connections };
     expect(await refusals("RunnerSubnet", "r1", news, runner)).toEqual(["", ""]);
@@ -130,7 +130,7 @@ describe("leases of the same stack", () => {
     expect(again).toMatchObject({ ip: web.ip });
     // The replacement is done: leases in the pool can end again.
     await stage.of("IPReservation").delete(again);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test.each(["the pool", "the reservation"])(
@@ -336,7 +336,7 @@ describe("a resource in a replaced pool that is also renamed", () => {
     const { inputs, failures } = await previewRenamed({}, before, request);
     expect([failures, inputs.ip]).toEqual([[], before.ip]);
     expect(await upRenamed(before, request)).toMatchObject({ ip: before.ip });
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("can request another address", async () => {

@@ -1,9 +1,9 @@
 import { expect } from "vitest";
+import { openIpam } from "../../../provider/ipam";
+import { RunPlan } from "../../../provider/ipam/run-plan";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
-import type { PoolRun } from "../../../provider/pool/run";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
@@ -18,7 +18,7 @@ export class Stage {
   /** See `Request`. */
   program: string | undefined = "main";
   deps!: Dependencies;
-  #pool!: PoolRun;
+  #pool!: RunPlan;
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
 
@@ -33,10 +33,10 @@ export class Stage {
     const stage = new Stage();
     // A file is also opened by other processes, which use this machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
-    const settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...clock, ...more };
-    const opened = await openPool(store, settings);
+    const settings = { offerTtl: 3600, quarantine: 300, ...clock, ...more };
+    const opened = await openIpam(store, settings);
     stage.newRun = () => {
-      stage.#pool = opened.session({ actor: "ops@controller" });
+      stage.#pool = new RunPlan(opened.session({ actor: "ops@controller" }), { swapWait: 0.3 });
     };
     stage.newRun();
     stage.deps = {
@@ -47,7 +47,7 @@ export class Stage {
     return stage;
   }
 
-  get pool(): PoolRun {
+  get pool(): RunPlan {
     return this.#pool;
   }
 

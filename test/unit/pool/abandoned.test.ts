@@ -2,8 +2,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { openPool } from "../../../provider/pool";
-import type { Pool, PoolSpec, Request } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import type { Pool, PoolSpec, Request } from "../../../provider/ipam/types";
 
 /** What is left of a program that was changed since: offers that will not be claimed, leases without a resource. */
 let folder: string;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
-import { mergeExtents } from "../../../provider/pool/extents";
-import type { Extent, Pool } from "../../../provider/pool/types";
+import { mergeExtents } from "../../../provider/ipam/extents";
+import type { Extent, Pool } from "../../../provider/ipam/types";
 import { by, createFixture, createPool, extent, extents, memoryEngine, requestFor } from "../../contract/fixture";
 import vectors from "../../vectors/bosh_ip_provider.json";
 

@@ -12,8 +12,8 @@ import {
   trimBoundaries,
   valueAtIndex,
   zonesOf,
-} from "../../../provider/pool/extents";
-import type { Extent, PoolSpec } from "../../../provider/pool/types";
+} from "../../../provider/ipam/extents";
+import type { Extent, PoolSpec } from "../../../provider/ipam/types";
 import { extents } from "../../contract/fixture";
 import metallb from "../../vectors/metallb_allocator.json";
 

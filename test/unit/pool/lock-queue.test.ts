@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { by, createPool, extents } from "../../contract/fixture";
 
 test("a process that claims without a pause still runs timers", async () => {

@@ -2,7 +2,7 @@ import { beforeEach, expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import type { Lease } from "../../../provider/pool/types";
+import type { Lease } from "../../../provider/ipam/types";
 import { createPool, extents, requestFor } from "../../contract/fixture";
 
 /** The holder of a value and a request for it, concurrently in one preview. */

@@ -1,4 +1,4 @@
-import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
+import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { extents } from "../../contract/fixture";
 import type { Run } from "./promise-engine";
 

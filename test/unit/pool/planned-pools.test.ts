@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { commonSpec, freeIn, intersect, mergeExtents, zonesOf } from "../../../provider/pool/extents";
-import type { Extent, PoolSpec } from "../../../provider/pool/types";
+import { commonSpec, freeIn, intersect, mergeExtents, zonesOf } from "../../../provider/ipam/extents";
+import type { Extent, PoolSpec } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, memoryEngine, requestFor } from "../../contract/fixture";
 
 /** Pools that a run changes in place. */

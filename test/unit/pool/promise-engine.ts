@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
-import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/pool/types";
+import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/ipam/types";
 import { extents, firstOf } from "../../contract/fixture";
 import type { OwnPool } from "./own-pool";
 

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
-import { isCommitted } from "../../../provider/pool/types";
+import { isCommitted } from "../../../provider/ipam/types";
 import { describePool } from "../../../provider/pool-names";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import { OwnPool } from "./own-pool";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
-import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
+import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import { Model } from "./model";
 

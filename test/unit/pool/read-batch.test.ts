@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { ReadBatch } from "../../../provider/pool/queue";
 import { EngineFault, type Store, type Tx } from "../../../provider/pool/storage/store";

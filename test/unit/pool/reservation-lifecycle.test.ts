@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
-import type { Lease } from "../../../provider/pool/types";
+import type { Lease } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
 

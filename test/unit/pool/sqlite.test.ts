@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/storage/store";
 import { by, createPool, extents } from "../../contract/fixture";

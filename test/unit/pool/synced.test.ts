@@ -2,7 +2,7 @@ import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { by, createPool, extents } from "../../contract/fixture";
 
 vi.mock("node:fs", async (original) => {

@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/pool";
-import { keyRing, newSecret, openToken, signToken } from "../../../provider/pool/token";
-import type { Grant } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import { keyRing, newSecret, openToken, signToken } from "../../../provider/ipam/token";
+import type { Grant } from "../../../provider/ipam/types";
 
 const compared = vi.hoisted(() => [] as [number, number][]);
 

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
-import type { Pool, Request } from "../../../provider/pool/types";
+import type { Pool, Request } from "../../../provider/ipam/types";
 import {
   type Context,
   findLeases,

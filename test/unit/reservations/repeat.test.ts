@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
-import { keyRing, signToken } from "../../../provider/pool/token";
+import { keyRing, signToken } from "../../../provider/ipam/token";
 import {
   type Context,
   findLeases,

@@ -1,10 +1,11 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
 import { parseRange } from "../../../provider/addressing/ip";
+import { openIpam } from "../../../provider/ipam";
+import { RunPlan } from "../../../provider/ipam/run-plan";
+import type { Extent, Json } from "../../../provider/ipam/types";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/pool";
-import type { Extent, Json, Pool } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
 import { resourceOf, resources } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
@@ -131,12 +132,12 @@ const STANDS_ON: Record<string, string[]> = {
 };
 
 let fleet: FakeFleet;
-let pool: Pool;
+let pool: RunPlan;
 let lifecycle: (type: string) => Lifecycle;
 
 beforeEach(async () => {
   fleet = new FakeFleet();
-  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  pool = new RunPlan(await openIpam("memory:", { offerTtl: 3600, quarantine: 0 }));
   lifecycle = (type) => new Lifecycle(resourceOf(type), fakeDependencies(fleet, pool));
 });
 
@@ -253,7 +254,7 @@ describe.each(BY_NAME)("%s by name, from %s", (type, stored, given) => {
   test.each(paths)("%s is refused unless it is plain, with the row that has it", async (path) => {
     for (const [kind, value] of Object.entries(HOSTILE)) {
       if (isPlain(path, kind)) continue;
-      pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+      pool = new RunPlan(await openIpam("memory:", { offerTtl: 3600, quarantine: 0 }));
       const { settings, ...rest } = STORED[stored]!;
       const written = open({ ...rest, settings: withValue(settings, path.split("."), value) }, { name: stored });
       // Control characters are refused on writing; hostile-store.test.ts tests rows of other programs.

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { openPool } from "../../../provider/pool";
-import type { EventPage, LoggedEvent, Pool } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import type { EventPage, LoggedEvent, Pool } from "../../../provider/ipam/types";
 import { EventFeed, type FeedOptions } from "../../../provider/service/events/feed";
 import { by, createPool, extents } from "../../contract/fixture";
 

@@ -1,9 +1,9 @@
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
-import { openPool } from "../../../provider/pool";
-import { PROCEDURES, type ProcedureName } from "../../../provider/pool/remote/api";
-import type { Lease, Pool, Request, Tenant } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import { PROCEDURES, type ProcedureName } from "../../../provider/ipam/remote/api";
+import type { Lease, Pool, Request, Tenant } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PoolRun } from "../../../provider/pool/run";
-import { STORED_KEYS } from "../../../provider/pool/token";
+import { STORED_KEYS } from "../../../provider/ipam/token";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 

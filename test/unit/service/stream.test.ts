@@ -1,10 +1,10 @@
 import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import type { PoolRun } from "../../../provider/pool/run";
 import { loggedEventsKey } from "../../../provider/pool/storage/keys";
-import type { LoggedEvent } from "../../../provider/pool/types";
+import type { LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed } from "../../../provider/service/events/feed";
 import { renderStream } from "../../../provider/service/events/stream";
 import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";

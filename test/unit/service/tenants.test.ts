@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { AccessTokenInput } from "../../../provider/access";
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import type { PoolRun } from "../../../provider/pool/run";
-import type { Extent, Lease, PoolSpec, Request } from "../../../provider/pool/types";
+import type { Extent, Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
 import { TestService } from "./service";
 

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/pool";
-import type { Pool, Webhook } from "../../../provider/pool/types";
+import { openPool } from "../../../provider/ipam";
+import type { Pool, Webhook } from "../../../provider/ipam/types";
 import { WebhookDeliveries } from "../../../provider/service/events/deliveries";
 import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../provider/service/events/delivery";
 import { EventFeed } from "../../../provider/service/events/feed";

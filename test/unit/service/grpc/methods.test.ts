@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { ACCESS_SCOPES, type Event, type Lease } from "../../../../provider/pool/types";
+import { ACCESS_SCOPES, type Event, type Lease } from "../../../../provider/ipam/types";
 import { createPoolInput } from "../../../../provider/reservations";
 import { PLACEMENTS } from "../../../../provider/resources/placement";
 import {
