@@ -124,7 +124,7 @@ export async function find(engine: Engine, ...queries: Query[]): Promise<Rows> {
   return tx.rows;
 }
 
-const headOf = async (engine: Engine) => {
+export const headOf = async (engine: Engine) => {
   const tx = await engine.begin([]);
   await tx.rollBack();
   return tx.head;
@@ -778,7 +778,9 @@ function corruptContract({ sql }: EngineUnderTest, open: Open, url: () => string
     const table = set.split(" ")[0]!;
     await expect(find(store, query)).rejects.toMatchObject({
       code: "STORE_CORRUPT",
-      message: expect.stringMatching(new RegExp(`of the table ${table} is not valid \\(column ${column}\\)|out of range`)),
+      message: expect.stringMatching(
+        new RegExp(`of the table ${table} is not valid \\(column ${column}\\)|out of range`),
+      ),
     });
     await expect((async () => store.begin([query], []))()).rejects.toMatchObject({ code: "STORE_CORRUPT" });
   });

@@ -74,7 +74,9 @@ export class Statements {
     if (deleted.length === 0) return [];
     const { name, key } = table;
     const condition = key.map((column) => `gone.${column} = given.${column}`).join(" AND ");
-    const text = `DELETE FROM {${name}} AS gone USING ${given(table, 1)} WHERE ${condition}`;
+    const seek = `SELECT gone.ctid FROM {${name}} AS gone WHERE ${condition} ${FENCE}`;
+    const text = `DELETE FROM {${name}} WHERE ctid = ANY (ARRAY(
+      SELECT found.ctid FROM ${given(table, 1)} CROSS JOIN LATERAL (${seek}) AS found))`;
     const rows = recordset(table, deleted);
     if (table !== freeRanges) return [this.#named(`delete ${name}`, [rows], () => text)];
     // Fails unless all of them are there: the guard that no value is given twice.
@@ -91,16 +93,9 @@ export class Statements {
   }
 
   clear = ({ cleared }: Changes["free"]): Named[] =>
-    cleared.length === 0
-      ? []
-      : [
-          this.#named(
-            "clear",
-            [cleared.map(({ pool }) => pool), cleared.map(({ zone }) => zone)],
-            () => `DELETE FROM {free_range} AS gone USING unnest($1::text[], $2::text[]) AS given (pool, zone)
-            WHERE gone.pool = given.pool AND gone.zone = given.zone`,
-          ),
-        ];
+    cleared.map(({ pool, zone }) =>
+      this.#named("clear", [pool, zone], () => "DELETE FROM {free_range} WHERE pool = $1 AND zone = $2"),
+    );
 
   /** Changes the row of the store, and adds the events with their ids and the epoch that begins. */
   advance({ isVersion, nextEpoch, events: made }: Changes, now: number): Named {
@@ -137,12 +132,18 @@ export class Statements {
 /** The given time, or that at which the statement runs. */
 const ASKED_NOW = "coalesce(asked.now, (extract(epoch FROM statement_timestamp()) * 1000)::bigint)";
 
+/**
+ * Keeps a subquery from being merged into its query: it runs for each row that is given, with a seek. Else a plan that was made while a table was
+ * empty would read all of it later.
+ */
+const FENCE = "OFFSET 0";
+
 function findText({ text, parameters, order }: Statement): string {
   const arrays = Object.values(parameters).map((type, i) => `$${i + 1}::${type}[]`);
   const names = Object.keys(parameters).map((name) => `"${name}"`);
   const inner = text.replace(/:(\w+)/g, (_, name: string) => (name === "now" ? ASKED_NOW : `asked."${name}"`));
   return `SELECT asked.n, found.* FROM unnest(${arrays.join(", ")}) WITH ORDINALITY AS asked (${names.join(", ")}, n)
-    CROSS JOIN LATERAL (${inner}) AS found ${order ? `ORDER BY asked.n, found.${order}` : ""}`;
+    CROSS JOIN LATERAL (${inner} ${FENCE}) AS found ${order ? `ORDER BY asked.n, found.${order}` : ""}`;
 }
 
 /** The rows of a parameter, as those of a table. */

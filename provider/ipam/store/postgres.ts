@@ -78,7 +78,7 @@ const CONNECTIONS: PoolConfig & { pipeline: boolean } = {
  * Our statements have one good plan, whatever their values, and however few rows there are: seeks in indexes. Without this they would be
  * planned each time, or read whole tables.
  */
-const PLANS = `SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
+export const PLANS = `SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
   SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off`;
 
 const LOCK_TIMEOUT_MS = 5000;
@@ -255,6 +255,14 @@ class Connection {
   }
 }
 
+/** What became of a transaction; null: the server does not know any more. */
+interface Status {
+  status: "committed" | "aborted" | "in progress" | null;
+  version: string;
+  epoch: string;
+  events: string[];
+}
+
 class PostgresTransaction implements Transaction {
   constructor(
     private readonly engine: PostgresEngine,
@@ -313,39 +321,38 @@ class PostgresTransaction implements Transaction {
   /** After a commit that was not answered. The version may be that of a later commit. */
   async #findOutcome(changes: Changes, lost: StoreUnavailable): Promise<Commit> {
     const { engine, head } = this;
-    const { serverTimeout = 10 } = engine.options;
-    const deadline = Date.now() + serverTimeout * 1000 + IDLE_TIMEOUT_MS;
+    const since = Date.now();
     for (;;) {
-      const found = await this.#readStatus(Date.now() > deadline);
+      const found = await this.#readStatus();
+      // A transaction whose client is gone may go on until the server ends it.
+      const waitMs =
+        found?.status === "in progress" ? 2 * IDLE_TIMEOUT_MS : 1000 * (engine.options.serverTimeout ?? 10);
+      if (found?.status === null || Date.now() > since + waitMs) throw unknownOutcome(engine.place, lost);
+      if (found?.status === "aborted") throw new Conflict("The commit did not arrive.", { cause: lost });
       if (found?.status === "committed") {
-        const ids = found.events.map(Number);
         // Another server took over, and has given the id of the transaction to another one.
-        if (ids.length !== changes.events.length)
+        if (found.events.length !== changes.events.length)
           throw new Conflict("The commit was lost with its server.", { cause: lost });
-        const events = changes.events.map((event, i) => ({ ...event, id: ids[i]! }));
+        const events = changes.events.map((event, i) => ({ ...event, id: Number(found.events[i]) }));
         return { version: Math.max(Number(found.version), head.version), epoch: found.epoch, events };
       }
-      if (found?.status === "aborted") throw new Conflict("The commit did not arrive.", { cause: lost });
-      if (found?.status === null || Date.now() > deadline) throw unknownOutcome(engine.place, lost);
       await sleep(100);
     }
   }
 
-  async #readStatus(
-    isLast: boolean,
-  ): Promise<(Record<"status" | "version" | "epoch", string> & { events: string[] }) | undefined> {
-    const { statements } = this.engine;
+  /** undefined: the server does not answer. */
+  async #readStatus(): Promise<Status | undefined> {
+    const { engine } = this;
     let connection: Connection | undefined;
     try {
-      connection = await this.engine.connect();
-      const [answer] = await connection.send([statements.status(this.id, this.head.lastEvent)]);
-      connection.release();
+      connection = await engine.connect();
+      const [answer] = await connection.send([engine.statements.status(this.id, this.head.lastEvent)]);
       return answer!.rows[0];
     } catch (error) {
-      connection?.drop();
-      if (isLast || !(error instanceof StoreUnavailable))
-        throw error instanceof StoreUnavailable ? unknownOutcome(this.engine.place, error) : error;
+      if (!(error instanceof StoreUnavailable)) throw error;
       return undefined;
+    } finally {
+      connection?.release();
     }
   }
 

@@ -50,8 +50,8 @@ const STATEMENTS = {
     pools,
     { prefix: TEXT, until: TEXT, now: NUMBER },
     `SELECT {pool.*} FROM {pool} AS pool WHERE name >= :prefix AND name < :until AND (resting > 0
-      OR EXISTS (SELECT 1 FROM {lease} AS lease WHERE pool = pool.name AND ended_at IS NULL AND expires_at < :now)
-      OR EXISTS (SELECT 1 FROM {offer} AS offer WHERE pool = pool.name AND expires_at >= :now))`,
+      OR (SELECT min(expires_at) FROM {lease} AS lease WHERE pool = pool.name AND ended_at IS NULL AND expires_at IS NOT NULL) < :now
+      OR (SELECT max(expires_at) FROM {offer} AS offer WHERE pool = pool.name) >= :now)`,
   ),
   lease: statement(leases, { uid: TEXT }, "SELECT {lease.*} FROM {lease} AS lease WHERE uid = :uid"),
   owner: statement(
