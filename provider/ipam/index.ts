@@ -36,7 +36,7 @@ const ENGINES: Record<string, Opener> = {
     const [path = "", query] = rest.split("?");
     return openSqlite(path, { readOnly: query === "mode=ro", ...(clock && { clock }) });
   },
-  memory: (rest, { clock }) => openSqlite(`memory:${rest}`, clock ? { clock } : {}),
+  memory: (rest, { clock }) => openSqlite(rest === "" ? ":memory:" : `memory:${rest}`, clock ? { clock } : {}),
   // Loaded on demand: their clients are large.
   postgres: openPostgres,
   postgresql: openPostgres,

@@ -41,6 +41,8 @@ export async function allocateOrKeep(
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
   const props = { ...inputs, ...computed };
+  const childPool = buildChildPool(def, props);
+  if (childPool) pool.planSpec(childPool);
   await def.validateCoHolders?.(props, { pool, owner: caller.owner, isHeld: isCommitted(lease) });
   await validate(def, pool, caller.owner, props, olds);
   return computed;

@@ -20,6 +20,7 @@ import {
   storedNetwork,
   toNetwork,
 } from "./network-settings";
+import { isOnlyOffered } from "./placement";
 
 /** OverlayNetwork: a range of addresses with a subnet for each runner, and a hub that routes between them. */
 
@@ -114,6 +115,7 @@ export const overlayNetwork = defineResource({
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
     const others = (await pool.ipam.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
+      if (isOnlyOffered(await pool.ipam.holder(other.name), pool)) continue;
       const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (

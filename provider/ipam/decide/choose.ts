@@ -203,7 +203,7 @@ function chooseShared({ state, pool, request }: Ask): Choice | undefined {
 /** What the owner holds under its former name; what it held last; what other programs of its stack were offered. */
 function chooseHeldBefore(ask: Ask): Choice | undefined {
   const { state, pool, request } = ask;
-  const { owner, formerOwner, declared = [] } = request;
+  const { owner, formerOwner, declared = [], onPortConflict, ports = [] } = request;
   const leases = [owner, ...(formerOwner === undefined ? [] : [formerOwner])]
     .flatMap((each) => state.leasesOf(request.pool, each))
     .filter((lease) => isOwnHolder(state, request, lease));
@@ -221,6 +221,7 @@ function chooseHeldBefore(ask: Ask): Choice | undefined {
       answers({ pool: name, extents }, request) &&
       mayAssign(pool.spec, extents) &&
       !touches(extents, declared) &&
+      !(onPortConflict === "anotherAddress" && findPortHolder(state, request, extents, ports)) &&
       findBlockers(ask, extents).length === 0 &&
       state
         .restingOn(request.pool, extents)

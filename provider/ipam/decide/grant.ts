@@ -9,7 +9,7 @@ import {
   promiseMovedWarning,
   quotaError,
 } from "../errors";
-import { covers, fits, mergeExtents, sameExtents, subtract, total, zonesOf } from "../extents";
+import { covers, fits, mergeExtents, sameExtents, sizeOf, subtract, total, zonesOf } from "../extents";
 import { KEPT_MS } from "../store/store";
 import { type Extent, isWithinQuota, type Lease, type OfferRequest, type PoolSpec, type Request } from "../types";
 import { leasesOfRequester, mustBeHoldable, show } from "./access";
@@ -36,7 +36,6 @@ import {
   type Holder,
   isLive,
   isOffer,
-  isSameKind,
   type LeaseRow,
   type OfferRow,
   offerKey,
@@ -68,7 +67,7 @@ export function offer(state: State, request: OfferRequest): Lease {
   if (own) return offerHeld(ask, own, shown);
   const recalled = shown && recall(ask, shown, request.inUp === true);
   const choice = recalled?.choice ?? choose(ask);
-  takePorts(state, pool.spec, request, choice.extents);
+  takePorts(state, pool.spec, request, choice.extents, undefined, choice.evicted);
   const same = shown?.pool === request.pool && sameExtents(shown.extents, choice.extents) ? shown : undefined;
   const row = buildOffer(ask, choice, program, same);
   takeNames(state, request, offerToLease(row), false);
@@ -111,7 +110,8 @@ function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease 
 function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; warnings: string[] } | undefined {
   const { state, pool, request } = ask;
   const { spec } = pool;
-  if (request.want ? !answers(shown, request) : !isSameKind(shown, request)) return undefined;
+  const isOther = request.want ? !answers(shown, request) : sizeOf(shown.extents[0]!) !== (request.size ?? 1n);
+  if (isOther) return undefined;
   if (state.now > shown.expiresAt + KEPT_MS) return undefined;
   const { onPortConflict, ports = [] } = request;
   if (onPortConflict === "anotherAddress" && findPortHolder(state, request, shown.extents, ports)) return undefined;
@@ -227,7 +227,10 @@ export function claim(state: State, request: Request): Lease {
   const keeps = own !== undefined && answers(own, request);
   if (own) mustKeepKey(state, pool.spec, own, keeps ? sharingKeyOf(request) : undefined);
   const choice = keeps ? choiceOf(own.extents) : choose(ask);
-  const evicted = [...choice.evicted, ...takePorts(state, pool.spec, request, choice.extents, own?.uid)];
+  const evicted = [
+    ...choice.evicted,
+    ...takePorts(state, pool.spec, request, choice.extents, own?.uid, choice.evicted),
+  ];
   for (const lease of evicted) {
     const current = state.leases.get(lease.uid)!;
     if (current.endedAt === undefined)

@@ -212,19 +212,25 @@ export function findPortHolder(
   return undefined;
 }
 
-/** The leases that must end so that the request gets its ports; rejects if one may not be ended. */
-export function takePorts(state: State, spec: PoolSpec, request: Request, extents: Extent[], own?: string): LeaseRow[] {
+/** The leases that must end so that the request gets its ports, besides those that are `evicted`; rejects if one may not be ended. */
+export function takePorts(
+  state: State,
+  spec: PoolSpec,
+  request: Request,
+  extents: Extent[],
+  own?: string,
+  evicted: LeaseRow[] = [],
+): LeaseRow[] {
   const taken: LeaseRow[] = [];
   for (;;) {
-    const found = findPortHolder(state, request, extents, request.ports ?? [], own, taken);
-    if (!found) break;
+    const found = findPortHolder(state, request, extents, request.ports ?? [], own, [...evicted, ...taken]);
+    if (!found) return taken;
     const { holder, port } = found;
     const lease = toPublic(holder, state.now);
     if (isOffer(holder) || !mayTake(request, holder) || !mayChange(state, lease))
       throw portConflictError(spec, extents[0]!, port, show(state, lease));
     taken.push(holder);
   }
-  return taken;
 }
 
 /** Rejects a change of the sharing key, or of shared values, while another lease shares them. */

@@ -1,5 +1,5 @@
 import { isSameTenant } from "../../owner";
-import { covers, isIpv4, overlapsAny, sameExtents, sizeOf } from "../extents";
+import { covers, overlapsAny, sameExtents, sizeOf } from "../extents";
 import type { Details, Event, Extent, Json, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant } from "../types";
 
 /** The rows of a store as `decide/` reads and changes them. Rows are never modified: a change puts another row in their place. */
@@ -125,17 +125,6 @@ export function answers({ pool, extents }: { pool: string; extents: Extent[] }, 
   return (
     extents.length === ranges.length &&
     extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
-  );
-}
-
-/** Whether values that the pool chose answer the request but for its bounds: those of a pool change with the pool. */
-export function isSameKind({ extents }: { extents: Extent[] }, { size = 1n, within, also = [] }: Request): boolean {
-  const ranges = [within, ...also];
-  const isFamily = (extent: Extent, range: Extent | undefined) =>
-    !range || isIpv4(extent.first) === isIpv4(range.first);
-  return (
-    extents.length === ranges.length &&
-    extents.every((extent, i) => sizeOf(extent) === size && isFamily(extent, ranges[i]))
   );
 }
 
