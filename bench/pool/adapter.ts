@@ -1,4 +1,4 @@
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 
 /**
  * What the measured processes use of the pool, and nothing else. `--against PATH` measures another checkout through the file of this

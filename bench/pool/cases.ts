@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { parseIp } from "../../provider/addressing/ip";
-import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
+import type { Extent, Lease, Pool, PoolSpec } from "../../provider/ipam";
 import { freeRows } from "../../provider/pool/rules/pools";
 import { countsKey } from "../../provider/pool/storage/keys";
 import { rowsOf } from "../../provider/pool/storage/leases";

@@ -1,4 +1,4 @@
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import type { Engine } from "../engines";
 import { SETTINGS } from "./adapter";
 import { type Case, EMPTY, fillCase, openCase, roomIn } from "./cases";

@@ -1,6 +1,6 @@
 import { Lab } from "../../lab/lab";
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type PostgresServer, startPostgres } from "../../test/contract/servers/postgres";
 import { startLabService } from "../../test/e2e/lab-service";
 import { type Stack, Workspace } from "../../test/e2e/stack";

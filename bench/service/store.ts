@@ -1,6 +1,6 @@
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/pool";
-import type { PoolSpec } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { PoolSpec } from "../../provider/ipam/types";
 import { deploy } from "../../test/unit/cli/ctl";
 import type { Engine } from "../engines";
 import { SETTINGS } from "../pool/adapter";

@@ -1,5 +1,5 @@
 import { isOverlayError } from "../../provider/errors";
-import type { Lease, Pool } from "../../provider/pool";
+import type { Lease, Pool } from "../../provider/ipam";
 import { POOL, toGrantedLease } from "./chaos-pool";
 import type { Call, CallResult, Entry, LedgerWriter } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE } from "./model";

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { diskFolder, ENGINES, type Engine, type EngineName, parseEngines } from "../../bench/engines";
 import { table } from "../../bench/table";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type Anomaly, describeAnomaly, findAnomalies } from "../linearizability/check";
 import { operationsOf } from "../linearizability/history";
 import { findAll } from "./calls";

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../provider/errors";
-import type { Pool } from "../../provider/pool";
-import { openPool } from "../../provider/pool";
+import type { Pool } from "../../provider/ipam";
+import { openPool } from "../../provider/ipam";
 import { makeCall, type OwnerState, recordEntry } from "./calls";
 import { SETTINGS } from "./chaos-pool";
 import { LedgerWriter, readLedger } from "./ledger";

@@ -1,7 +1,7 @@
 import { isOverlayError } from "../../provider/errors";
 import { isSameStack, isStackOwner } from "../../provider/owner";
 import { uidOf } from "../../provider/pool/storage/leases";
-import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
+import { isCommitted, type Lease, type Pool } from "../../provider/ipam/types";
 
 export type OpenPool = () => Promise<Pool>;
 

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lab } from "../../lab/lab";
-import { openPool, openStore } from "../../provider/pool";
+import { openPool, openStore } from "../../provider/ipam";
 import { StoredPool } from "../../provider/pool/pool";
 import { ensureLayout } from "../../provider/pool/storage/layout";
 import { FakeFleet } from "../../test/unit/lifecycle/fake-fleet";

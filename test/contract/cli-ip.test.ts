@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { keyRing, signToken } from "../../provider/pool/token";
+import { keyRing, signToken } from "../../provider/ipam/token";
 import { Ctl, type Deployed, deploy, lifecyclesOn } from "../unit/cli/ctl";
 
 /** The real command line on a SQLite file: reservations and their tokens. */

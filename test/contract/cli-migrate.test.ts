@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
-import { openPool, openStore } from "../../provider/pool";
+import { openPool, openStore } from "../../provider/ipam";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";

@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { openStore } from "../../provider/pool";
+import { openStore } from "../../provider/ipam";
 import { LAYOUT } from "../../provider/pool/storage/layout";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";

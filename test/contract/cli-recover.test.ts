@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
-import type { Lease, Pool } from "../../provider/pool/types";
+import type { Lease, Pool } from "../../provider/ipam/types";
 import { parseSettings } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
 import { storedNetwork } from "../../provider/resources/network-settings";

@@ -2,7 +2,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import type { PoolRun } from "../../provider/pool/run";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type Service, serveInProcess } from "./servers/service";

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect } from "vitest";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import type { Ctl } from "../unit/cli/ctl";
 import { EventClient } from "../unit/service/event-client";
 import { Receiver } from "../unit/service/receiver";

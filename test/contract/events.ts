@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access/access-tokens";
-import type { AccessToken, Delivery, Webhook } from "../../provider/pool/types";
+import type { AccessToken, Delivery, Webhook } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
 
 /** The event log, sessions of several users on one store, batches, access tokens and webhooks. */

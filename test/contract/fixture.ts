@@ -1,6 +1,6 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
-import { openPool } from "../../provider/pool";
-import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/ipam/types";
 
 /** Settings of a process, in seconds. */
 export interface Terms {

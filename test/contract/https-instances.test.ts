@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { openPool } from "../../provider/pool";
-import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import { isCommitted, type Lease, type Pool } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { by, createPool, extents, firstOf } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";

@@ -1,5 +1,5 @@
 import { afterAll, describe } from "vitest";
-import { openPool, type Pool } from "../../provider/pool";
+import { openPool, type Pool } from "../../provider/ipam";
 import type { PoolRun } from "../../provider/pool/run";
 import { contract } from "./contract";
 import { type Engine, memoryEngine } from "./fixture";

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Changes } from "../../provider/pool/types";
+import type { Changes } from "../../provider/ipam/types";
 import {
   address,
   by,

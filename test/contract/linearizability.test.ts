@@ -8,7 +8,7 @@ import { findAll, makeCall, type OwnerState } from "../../chaos/pool/calls";
 import { createChaosPool, SETTINGS } from "../../chaos/pool/chaos-pool";
 import { entriesOf, LedgerWriter, processesIn } from "../../chaos/pool/ledger";
 import { isOverlayError } from "../../provider/errors";
-import { openStore } from "../../provider/pool";
+import { openStore } from "../../provider/ipam";
 import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../provider/pool/pool";
 import { ensureLayout } from "../../provider/pool/storage/layout";

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { formatExtent } from "../../provider/pool/errors";
+import { formatExtent } from "../../provider/ipam/errors";
 import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
 
 /** Which of several free values is chosen, and which requests are refused. */

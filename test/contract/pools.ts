@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { PoolSpec, Request } from "../../provider/pool/types";
+import type { PoolSpec, Request } from "../../provider/ipam/types";
 import { address, by, createFixture, createPool, type Engine, extents, firstOf, network, runner } from "./fixture";
 
 /** Child pools of leases: a network has the pool of its runners, a runner that of its addresses. */

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import { openPool, type Pool } from "../../provider/pool";
+import { openPool, type Pool } from "../../provider/ipam";
 import { openPostgresStore } from "../../provider/pool/engines/postgres/store";
 import { VIEWS } from "../../provider/pool/engines/view-names";
 import { LAYOUT } from "../../provider/pool/storage/layout";

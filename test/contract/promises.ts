@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import type { Pool, Request } from "../../provider/pool/types";
+import type { Pool, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
 
 /** An up gives the values that the preview showed, or stops with the reason. */

@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { expect, test } from "vitest";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { reserve } from "../../provider/reservations";
 import { createPool, extents } from "./fixture";
 

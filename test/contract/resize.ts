@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { PoolSpec, Request } from "../../provider/pool/types";
+import type { PoolSpec, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
 
 /** Changes of the extents of pools and blocks. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { formatExtent } from "../../provider/pool/errors";
-import type { Extent, Lease, Port, Request } from "../../provider/pool/types";
+import { formatExtent } from "../../provider/ipam/errors";
+import type { Extent, Lease, Port, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, existingLease, extents, requestFor } from "./fixture";
 
 /** Several leases on one address. */

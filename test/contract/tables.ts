@@ -1,7 +1,7 @@
 import { LocalIpam } from "../../provider/ipam/ipam";
 import { RunPlan } from "../../provider/ipam/run-plan";
 import { openSqlite } from "../../provider/ipam/store/sqlite";
-import type { Pool } from "../../provider/pool/types";
+import type { Pool } from "../../provider/ipam/types";
 import type { Engine } from "./fixture";
 
 /** A run and its store as one object. */

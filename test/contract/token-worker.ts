@@ -1,5 +1,5 @@
 import { createInterface } from "node:readline";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type Context, releaseByToken, reserveMany, useByToken } from "../../provider/reservations";
 
 /**

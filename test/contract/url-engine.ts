@@ -1,5 +1,5 @@
 import { afterEach } from "vitest";
-import { openPool, type Pool } from "../../provider/pool";
+import { openPool, type Pool } from "../../provider/ipam";
 import type { Engine } from "./fixture";
 
 /** Stores that any process opens by their URLs. They are closed after each test of the `describe` that calls this. */

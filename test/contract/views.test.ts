@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { formatIp, parseIp } from "../../provider/addressing/ip";
-import { openPool, openStore, type Pool } from "../../provider/pool";
+import { openPool, openStore, type Pool } from "../../provider/ipam";
 import { lockKey } from "../../provider/pool/engines/postgres/schema";
 import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
 import { by, createPool, extents } from "./fixture";

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/pool";
-import type { Lease, Pool } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { Lease, Pool } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
 

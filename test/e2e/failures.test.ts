@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type Stack, Workspace } from "./stack";
 
 /** Hosts that are down, slow or disconnected, and processes that are killed: the next up converges, with the same values. */

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { descendantsOf, end, identityOf } from "../../lab/process";
-import { openPool } from "../../provider/pool";
-import type { Lease } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { Lease } from "../../provider/ipam/types";
 import { type Stack, Workspace } from "./stack";
 
 /** A destroy whose CLI and provider are killed: the next preview shows it, and up restores the resources, without `--refresh`. */

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type Stack, Workspace } from "./stack";
 
 /** Changes of a live stack. Values stay as intended, and the network is never removed: devices keep their ifindex. */

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { Stack, Workspace } from "./stack";
 
 /** One overlay from its first preview to destroy, with the real CLI on hosts of the lab. Tests build on each other. */

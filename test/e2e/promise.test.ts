@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type Stack, Workspace } from "./stack";
 
 /** Up gives the values that preview showed, or stops with the reason: with the real CLI, one store, several stacks. */

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type LabService, startLabService } from "./lab-service";
 import { Stack, Workspace } from "./stack";
 

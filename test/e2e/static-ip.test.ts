@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { ask, serve } from "../lab/services";
 import { Stack, Workspace } from "./stack";
 

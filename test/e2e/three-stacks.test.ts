@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { measureTime, ratio, seconds } from "../../bench/measure";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/pool";
+import { openPool } from "../../provider/ipam";
 import { type PostgresServer, postgresMissing, startPostgres } from "../contract/servers/postgres";
 import { type Stack, Workspace } from "./stack";
 

@@ -7,8 +7,8 @@ import type { ConversationReport } from "../../provider/host/reconcile/requests"
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
-import { openPool } from "../../provider/pool";
-import type { Pool } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { Pool } from "../../provider/ipam/types";
 import { resourceOf } from "../../provider/resources";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 

@@ -1,8 +1,8 @@
 import { connect, type Socket } from "node:net";
 import { afterEach, expect, test, vi } from "vitest";
 import { revokeAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/pool";
-import type { EventPage, LoggedEvent } from "../../provider/pool/types";
+import { openPool } from "../../provider/ipam";
+import type { EventPage, LoggedEvent } from "../../provider/ipam/types";
 import { EventFeed } from "../../provider/service/events/feed";
 import { EventClient } from "../unit/service/event-client";
 import { TestService } from "../unit/service/service";

@@ -1,9 +1,7 @@
 import { z } from "zod";
 import { OverlayError } from "../../errors";
 import { fencedError, notClaimedError } from "../errors";
-import type { Operations } from "../operations";
-import { isCommitted, type Lease, type Request } from "../types";
-import { answers, OpenQuestions, questions, RemotePlan } from "./questions";
+import { type Ipam, isCommitted, type Lease } from "../types";
 import * as wire from "./wire";
 
 /**
@@ -18,7 +16,7 @@ export interface Procedure<I extends z.ZodType = z.ZodType, O extends z.ZodType 
   input: I;
   output: O;
   scope: PoolScope | ((input: z.output<I>) => PoolScope);
-  run(operations: Operations, input: z.output<I>, user: PoolUser): Promise<z.output<O>>;
+  run(ipam: Ipam, input: z.output<I>, user: PoolUser): Promise<z.output<O>>;
 }
 
 /** The user of a service. */
@@ -43,42 +41,6 @@ export const denialOf = (user: PoolUser, scope: PoolScope): OverlayError | undef
       );
 
 const define = <I extends z.ZodType, O extends z.ZodType>(procedure: Procedure<I, O>): Procedure<I, O> => procedure;
-
-/** An operation that may have questions for the run. */
-const defineAsking = <F extends z.ZodRawShape, O extends z.ZodType>({
-  input,
-  output,
-  scope,
-  run,
-}: {
-  input: F;
-  output: O;
-  scope: PoolScope | ((input: z.output<z.ZodObject<F>>) => PoolScope);
-  run(operations: Operations, input: z.output<z.ZodObject<F>>, plan: RemotePlan): Promise<z.output<O>>;
-}) =>
-  define({
-    input: z.strictObject({ call: z.strictObject(input), answers }),
-    output: z.union([questions, z.strictObject({ result: output })]),
-    scope: typeof scope === "string" ? scope : ({ call }) => scope(call as z.output<z.ZodObject<F>>),
-    run: async (operations, { call, answers }) => {
-      try {
-        const plan = new RemotePlan(answers);
-        return { result: await run(operations, call as z.output<z.ZodObject<F>>, plan) };
-      } catch (error) {
-        if (error instanceof OpenQuestions) return { questions: error.questions };
-        throw error;
-      }
-    },
-  });
-
-/** A request whose child pool the run is asked for. */
-function toRequest({ childPool, ...request }: z.output<typeof wire.request>, plan: RemotePlan, index = 0): Request {
-  if (childPool === undefined) return request;
-  return {
-    ...request,
-    childPool: childPool === "ask" ? (extents) => plan.childPool(index, extents) : childPool,
-  };
-}
 
 /** A service sends no list that is longer. */
 export const PAGE = 1000;
@@ -107,68 +69,64 @@ export const API = {
     }),
   }),
 
-  // The owner gets the same offer again. A refusal is asked about before it is committed, so that it is not lost with its answer.
-  offer: defineAsking({
-    input: {
-      request: wire.request,
-      terms: z.strictObject({
-        inUp: z.boolean(),
-        plannedExtents: wire.extents.exactOptional(),
-        plannedSpec: wire.givenSpec.exactOptional(),
-      }),
-    },
-    output: z.object({ lease: wire.lease, refusal: wire.overlayError.exactOptional() }),
-    scope: ({ terms }) => (terms.inUp ? "deploy" : "preview"),
-    run: (operations, { request, terms }, plan) => operations.offer(toRequest(request, plan), terms, plan),
+  // The owner is offered the same values again. A refusal changes nothing.
+  offer: define({
+    input: z.strictObject({ request: wire.offerRequest }),
+    output: z.object({ lease: wire.lease }),
+    scope: ({ request }) => (request.inUp ? "deploy" : "preview"),
+    run: async (ipam, { request }) => ({ lease: await ipam.offer(request) }),
+  }),
+
+  withdraw: define({
+    input: z.strictObject({ owner: wire.owner, program: wire.text, pool: wire.poolName }),
+    output: nothing,
+    scope: "preview",
+    run: (ipam, { owner, program, pool }) => done(ipam.withdraw(owner, program, pool)),
   }),
 
   // The owner gets the same values again, under a newer lease id. The run has seen no other.
-  claim: defineAsking({
-    input: { request: wire.request },
-    output: z.object({ value: wire.lease, version }),
+  claim: define({
+    input: z.strictObject({ request: wire.request }),
+    output: z.object({ lease: wire.lease, version }),
     scope: "deploy",
-    run: (operations, { request }, plan) => operations.claim(toRequest(request, plan), plan),
+    run: async (ipam, { request }) => withVersion(ipam, await ipam.claim(request)),
   }),
 
-  claimAll: defineAsking({
-    input: { requests: z.array(wire.request).min(1).max(PAGE) },
-    output: z.object({ value: z.array(wire.lease), version }),
+  claimAll: define({
+    input: z.strictObject({ requests: z.array(wire.request).min(1).max(PAGE) }),
+    output: z.object({ leases: z.array(wire.lease), version }),
     scope: "deploy",
-    run: (operations, { requests }, plan) =>
-      operations.claimAll(
-        requests.map((request, i) => toRequest(request, plan, i)),
-        plan,
-      ),
+    run: async (ipam, { requests }) => {
+      const leases = await ipam.claimAll(requests);
+      return { leases, ...optional("version", ipam.versionOf(leases[0]!)) };
+    },
   }),
 
   // The same change again. If it has changed what `onlyIf` compares, the client compares with what it has changed it to.
-  amend: defineAsking({
-    input: { ...place, changes: wire.changes, dryRun, onlyIf },
-    output: z.object({ value: wire.lease, version }),
+  amend: define({
+    input: z.strictObject({ ...place, changes: wire.changes, dryRun, onlyIf }),
+    output: z.object({ lease: wire.lease, version }),
     scope: ({ dryRun }) => (dryRun ? "preview" : "deploy"),
-    run: (operations, { pool, leaseId, changes, ...options }, plan) =>
-      operations.amend(pool, leaseId, changes, options, plan),
+    run: async (ipam, { pool, leaseId, changes, ...options }) =>
+      withVersion(ipam, await ipam.amend(pool, leaseId, changes, options)),
   }),
 
   // Leases that were added are found unchanged.
-  importLeases: defineAsking({
-    input: {
+  importLeases: define({
+    input: z.strictObject({
       leases: z.array(wire.existingLease).max(10 * PAGE),
       missing: z.array(wire.missingPool).max(PAGE).exactOptional(),
       dryRun,
-    },
+    }),
     output: z.object({
       added: z.array(wire.lease),
       unchanged: z.array(wire.lease),
       conflicts: z.array(z.object({ index: wire.count, error: wire.overlayError })),
     }),
     scope: ({ dryRun }) => (dryRun ? "preview" : "deploy"),
-    run: async (operations, { leases, ...options }, plan) => {
-      const { conflicts, ...result } = await operations.importLeases(leases, options, plan);
-      return {
-        ...result,
-        conflicts: conflicts.map(({ lease, error }) => ({ index: leases.indexOf(lease), error })),
-      };
+    run: async (ipam, { leases, ...options }) => {
+      const { conflicts, ...result } = await ipam.importLeases(leases, options);
+      return { ...result, conflicts: conflicts.map(({ lease, error }) => ({ index: leases.indexOf(lease), error })) };
     },
   }),
 
@@ -177,38 +135,24 @@ export const API = {
     input: z.strictObject({ ...place, onlyIf }),
     output: nothing,
     scope: "deploy",
-    run: (operations, { pool, leaseId, ...options }) => done(operations.close(pool, leaseId, options)),
+    run: (ipam, { pool, leaseId, ...options }) => done(ipam.close(pool, leaseId, options)),
   }),
 
   // After a repeated request, the client takes a lease that has gone for released.
   release: define({
-    input: z.strictObject({ ...place, onlyIf }),
+    input: z.strictObject({ ...place, onlyIf, program: wire.text.exactOptional() }),
     output: z.object({ released: z.boolean() }),
     scope: "deploy",
-    run: async (operations, { pool, leaseId, ...options }) => ({
-      released: await operations.release(pool, leaseId, options),
+    run: async (ipam, { pool, leaseId, ...options }) => ({
+      released: await ipam.release(pool, leaseId, options),
     }),
-  }),
-
-  withdraw: define({
-    input: z.strictObject(place),
-    output: z.object({ withdrawn: z.boolean() }),
-    scope: "preview",
-    run: async (operations, { pool, leaseId }) => ({ withdrawn: await operations.withdraw(pool, leaseId) }),
-  }),
-
-  retract: define({
-    input: z.strictObject({ pool: wire.poolName, owner: wire.owner, program: wire.program.exactOptional() }),
-    output: nothing,
-    scope: "preview",
-    run: (operations, { pool, owner, program }) => done(operations.retract(pool, owner, program)),
   }),
 
   touch: define({
     input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
     output: nothing,
     scope: "deploy",
-    run: (operations, { pool, leaseId, ...options }) => done(operations.touch(pool, leaseId, options)),
+    run: (ipam, { pool, leaseId, ...options }) => done(ipam.touch(pool, leaseId, options)),
   }),
 
   /** Of leases that the store has: the client says which, not what the tokens permit. */
@@ -216,10 +160,10 @@ export const API = {
     input: z.strictObject({ leases: z.array(z.strictObject(place)).max(PAGE) }),
     output: z.object({ tokens: z.array(z.string()) }),
     scope: "deploy",
-    run: async (operations, input) => {
+    run: async (ipam, input) => {
       const leases: Lease[] = [];
-      for (const { pool, leaseId } of input.leases) leases.push(await findHeld(operations, pool, leaseId));
-      return { tokens: await operations.signTokens(leases) };
+      for (const { pool, leaseId } of input.leases) leases.push(await findHeld(ipam, pool, leaseId));
+      return { tokens: await ipam.signTokens(leases) };
     },
   }),
 
@@ -227,7 +171,7 @@ export const API = {
     input: z.strictObject({ token: z.string().max(5000), runner: wire.text.exactOptional() }),
     output: z.object({ grant: wire.grant }),
     scope: "preview",
-    run: async (operations, { token, ...expected }) => ({ grant: await operations.openToken(token, expected) }),
+    run: async (ipam, { token, ...expected }) => ({ grant: await ipam.openToken(token, expected) }),
   }),
 
   // Queries change nothing; the first `identity` gives the store its id.
@@ -236,35 +180,35 @@ export const API = {
     input: z.strictObject({ pool: wire.poolName, by: wire.by }),
     output: z.object({ lease: wire.lease.exactOptional() }),
     scope: "preview",
-    run: async (operations, { pool, by }) => optional("lease", await operations.find(pool, by)),
+    run: async (ipam, { pool, by }) => optional("lease", await ipam.find(pool, by)),
   }),
 
   endOf: define({
     input: z.strictObject({ pool: wire.poolName, uid: wire.leaseId }),
     output: z.object({ lease: wire.lease.exactOptional() }),
     scope: "preview",
-    run: async (operations, { pool, uid }) => optional("lease", await operations.endOf(pool, uid)),
+    run: async (ipam, { pool, uid }) => optional("lease", await ipam.endOf(pool, uid)),
   }),
 
   holder: define({
     input: z.strictObject({ name: wire.text }),
     output: z.object({ lease: wire.lease.exactOptional() }),
     scope: "preview",
-    run: async (operations, { name }) => optional("lease", await operations.holder(name)),
+    run: async (ipam, { name }) => optional("lease", await ipam.holder(name)),
   }),
 
-  findPromise: define({
-    input: z.strictObject({ name: wire.text }),
+  findOffer: define({
+    input: z.strictObject({ owner: wire.text, program: wire.text }),
     output: z.object({ lease: wire.lease.exactOptional() }),
     scope: "preview",
-    run: async (operations, { name }) => optional("lease", await operations.findPromise(name)),
+    run: async (ipam, { owner, program }) => optional("lease", await ipam.findOffer(owner, program)),
   }),
 
   spec: define({
     input: z.strictObject({ pool: wire.poolName }),
     output: z.object({ spec: wire.poolSpec.exactOptional() }),
     scope: "preview",
-    run: async (operations, { pool }) => optional("spec", await operations.spec(pool)),
+    run: async (ipam, { pool }) => optional("spec", await ipam.spec(pool)),
   }),
 
   leases: define({
@@ -276,7 +220,7 @@ export const API = {
     }),
     output: z.object({ leases: z.array(wire.lease) }),
     scope: "preview",
-    run: async (operations, { pool, ...options }) => ({ leases: await operations.leases(pool, options) }),
+    run: async (ipam, { pool, ...options }) => ({ leases: await ipam.leases(pool, options) }),
   }),
 
   pools: define({
@@ -287,7 +231,7 @@ export const API = {
     }),
     output: z.object({ pools: z.array(wire.poolSpec) }),
     scope: "preview",
-    run: async (operations, { prefix, ...options }) => ({ pools: await operations.pools(prefix, options) }),
+    run: async (ipam, { prefix, ...options }) => ({ pools: await ipam.pools(prefix, options) }),
   }),
 
   freeExtents: define({
@@ -298,28 +242,28 @@ export const API = {
     }),
     output: z.object({ extents: z.array(wire.extent) }),
     scope: "preview",
-    run: async (operations, { pool, ...options }) => ({ extents: await operations.freeExtents(pool, options) }),
+    run: async (ipam, { pool, ...options }) => ({ extents: await ipam.freeExtents(pool, options) }),
   }),
 
   poolsEndingWith: define({
     input: z.strictObject({ pool: wire.poolName }),
     output: z.object({ pools: z.array(z.object({ spec: wire.poolSpec, held: z.array(wire.lease) })) }),
     scope: "preview",
-    run: async (operations, { pool }) => ({ pools: await operations.poolsEndingWith(pool) }),
+    run: async (ipam, { pool }) => ({ pools: await ipam.poolsEndingWith(pool) }),
   }),
 
   usage: define({
     input: z.strictObject({ pool: wire.poolName }),
     output: z.object({ usage: wire.usage.exactOptional() }),
     scope: "preview",
-    run: async (operations, { pool }) => optional("usage", await operations.usage(pool)),
+    run: async (ipam, { pool }) => optional("usage", await ipam.usage(pool)),
   }),
 
   usages: define({
     input: z.strictObject({ prefix: wire.text }),
     output: z.object({ usages: z.array(z.tuple([wire.poolName, wire.usage])) }),
     scope: "preview",
-    run: async (operations, { prefix }) => ({ usages: [...(await operations.usages(prefix))] }),
+    run: async (ipam, { prefix }) => ({ usages: [...(await ipam.usages(prefix))] }),
   }),
 
   history: define({
@@ -330,28 +274,28 @@ export const API = {
     }),
     output: z.object({ events: z.array(wire.event) }),
     scope: "preview",
-    run: async (operations, { pool, ...options }) => ({ events: await operations.history(pool, options) }),
+    run: async (ipam, { pool, ...options }) => ({ events: await ipam.history(pool, options) }),
   }),
 
   events: define({
     input: z.strictObject({ after: wire.count.exactOptional(), limit: wire.count.max(MOST_EVENTS).exactOptional() }),
     output: z.object({ events: z.array(wire.loggedEvent), last: wire.count }),
     scope: "preview",
-    run: (operations, options) => operations.events(options),
+    run: (ipam, options) => ipam.events(options),
   }),
 
   identity: define({
     input: z.strictObject({}),
     output: wire.storeIdentity,
     scope: "preview",
-    run: (operations) => operations.identity(),
+    run: (ipam) => ipam.identity(),
   }),
 
   findSeen: define({
     input: z.strictObject({ seen: wire.storeIdentity.strict() }),
     output: z.object({ first: wire.count, last: wire.count, recovered: z.boolean() }),
     scope: "preview",
-    run: (operations, { seen }) => operations.findSeen(seen),
+    run: (ipam, { seen }) => ipam.findSeen(seen),
   }),
 };
 
@@ -360,12 +304,11 @@ export const PROCEDURES = Object.keys(API) as ProcedureName[];
 export type InputOf<N extends ProcedureName> = z.output<(typeof API)[N]["input"]>;
 export type OutputOf<N extends ProcedureName> = z.output<(typeof API)[N]["output"]>;
 
-/** The settings of the client. Those of the service limit them: see `SessionOptions`. */
+/** The settings of the client. Those of the service limit them: see `Ipam.session`. */
 export const session = z.strictObject({
   actor: wire.text.max(500),
   offerTtl: wire.seconds,
   quarantine: wire.seconds,
-  seed: wire.text.exactOptional(),
   place: wire.text.exactOptional(),
 });
 export type ClientSession = z.output<typeof session>;
@@ -394,12 +337,14 @@ export function decodeAnswer<N extends ProcedureName>(name: N, json: unknown, pl
   );
 }
 
-async function findHeld(operations: Operations, pool: string, leaseId: string): Promise<Lease> {
-  const lease = await operations.find(pool, { leaseId });
+async function findHeld(ipam: Ipam, pool: string, leaseId: string): Promise<Lease> {
+  const lease = await ipam.find(pool, { leaseId });
   if (!lease) throw fencedError(pool, leaseId);
   if (!isCommitted(lease)) throw notClaimedError(lease);
   return lease;
 }
+
+const withVersion = (ipam: Ipam, lease: Lease) => ({ lease, ...optional("version", ipam.versionOf(lease)) });
 
 const optional = <K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } =>
   (value === undefined ? {} : { [key]: value }) as { [P in K]?: V };

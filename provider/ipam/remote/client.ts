@@ -1,6 +1,6 @@
-import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../../errors";
-import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "../operations";
+import type { SeenEpoch } from "../identity";
+import type { IpamSettings } from "../ipam";
 import { isTokenExpired, tokenExpiredError } from "../token";
 import {
   type AmendOptions,
@@ -14,12 +14,15 @@ import {
   type Grant,
   type ImportOptions,
   type ImportResult,
+  type Ipam,
   type Lease,
   type LeaseFilter,
+  type OfferRequest,
   type PoolPage,
   type PoolSpec,
   type Request,
   type StoreIdentity,
+  type StoreVersion,
   type Usage,
 } from "../types";
 import {
@@ -34,13 +37,7 @@ import {
   type ProcedureName,
   pathOf,
 } from "./api";
-import { answerQuestion, MOST_ROUNDS, predictAnswers } from "./questions";
 import type { Transport } from "./transport";
-
-/** Operations that may have questions for the run. */
-type AskingName = "offer" | "claim" | "claimAll" | "amend" | "importLeases";
-type CallOf<N extends AskingName> = InputOf<N>["call"];
-type ResultOf<N extends AskingName> = Extract<OutputOf<N>, { result: unknown }>["result"];
 
 /** The answer to a call, and whether the service may have done the same call before. */
 interface Replied<T> {
@@ -48,8 +45,10 @@ interface Replied<T> {
   wasRepeated: boolean;
 }
 
-/** The operations on a store, done by a service. */
-export class RemoteOperations implements Operations {
+/** A store behind a service. */
+export class RemoteIpam implements Ipam {
+  readonly #versions = new WeakMap<Lease, StoreVersion>();
+
   private constructor(
     private readonly transport: Transport,
     private readonly client: ClientSession,
@@ -58,9 +57,9 @@ export class RemoteOperations implements Operations {
   ) {}
 
   /** Rejects if the service does not answer, or does not accept the access token. */
-  static async open(transport: Transport, client: ClientSession): Promise<RemoteOperations> {
+  static async open(transport: Transport, client: ClientSession): Promise<RemoteIpam> {
     const { json } = await transport.post(pathOf("hello"), encodeCall("hello", client, {}));
-    return new RemoteOperations(transport, client, decodeAnswer("hello", json, client.place));
+    return new RemoteIpam(transport, client, decodeAnswer("hello", json, client.place));
   }
 
   get whyNoOffers(): string | undefined {
@@ -71,55 +70,57 @@ export class RemoteOperations implements Operations {
     return this.permitted.whyNoClaims;
   }
 
-  session({ access, ...options }: SessionOptions): RemoteOperations {
+  session({ access, actor, offerTtl, quarantine }: Partial<IpamSettings>): RemoteIpam {
     if (access) throw access.denied(`the service at ${this.client.place}, which has access tokens of its own`);
-    return new RemoteOperations(this.transport, { ...this.client, ...options }, this.permitted, true);
-  }
-
-  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered> {
-    let refusal: OverlayError | undefined;
-    const asked: StackPlan = {
-      willRelease: (holder) => plan.willRelease(holder),
-      isAbandoned: (offer) => plan.isAbandoned(offer),
-      onRefusal: (error) => {
-        refusal = error;
-      },
+    const client = {
+      ...this.client,
+      ...(actor !== undefined && { actor }),
+      ...(offerTtl !== undefined && { offerTtl }),
+      ...(quarantine !== undefined && { quarantine }),
     };
-    const call = { request: withoutUser(request), terms };
-    const { result, wasRepeated } = await this.#ask("offer", call, asked, [request], terms.plannedExtents);
-    // The answer with the refusal may have been lost.
-    return !result.refusal && wasRepeated && refusal ? { ...result, refusal } : result;
+    return new RemoteIpam(this.transport, client, this.permitted, true);
   }
 
-  async claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
-    return (await this.#ask("claim", { request: withoutUser(request) }, plan, [request])).result;
+  async offer({ by: _, ...request }: OfferRequest): Promise<Lease> {
+    return (await this.#call("offer", { request })).lease;
   }
 
-  async claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
-    if (requests.length === 0) return { value: [] };
-    return (await this.#ask("claimAll", { requests: requests.map(withoutUser) }, plan, requests)).result;
+  async withdraw(owner: string, program: string, pool: string): Promise<void> {
+    await this.#call("withdraw", { owner, program, pool });
+  }
+
+  async claim({ by: _, ...request }: Request): Promise<Lease> {
+    const { lease, version } = await this.#call("claim", { request });
+    return this.#noteVersion(lease, version);
+  }
+
+  async claimAll(requests: Request[]): Promise<Lease[]> {
+    if (requests.length === 0) return [];
+    const { leases, version } = await this.#call("claimAll", { requests: requests.map(withoutUser) });
+    return leases.map((lease) => this.#noteVersion(lease, version));
   }
 
   async amend(
     pool: string,
     leaseId: string,
     { by: _, ...changes }: Changes,
-    options: AmendOptions,
-    plan: StackPlan,
-  ): Promise<Committed<Lease>> {
+    options: AmendOptions = {},
+  ): Promise<Lease> {
     const call = { pool, leaseId, changes, ...options };
-    try {
-      return (await this.#ask("amend", call, plan)).result;
-    } catch (error) {
+    const { lease, version } = await this.#call("amend", call).catch((error: unknown) => {
       // The change may have been made by the request whose answer was lost.
       if (!isOverlayError(error, "LEASE_CHANGED") || !this.transport.wasRepeated(error)) throw error;
-      return (await this.#ask("amend", { ...call, onlyIf: conditionAfter(changes) }, plan)).result;
-    }
+      return this.#call("amend", { ...call, onlyIf: conditionAfter(changes) });
+    });
+    return this.#noteVersion(lease, version);
   }
 
-  async importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult> {
-    const call = { leases: leases.map(({ by: _, ...lease }) => lease), ...options };
-    const { result } = await this.#ask("importLeases", call, plan);
+  versionOf(lease: Lease): StoreVersion | undefined {
+    return this.#versions.get(lease);
+  }
+
+  async importLeases(leases: ExistingLease[], options: ImportOptions = {}): Promise<ImportResult> {
+    const result = await this.#call("importLeases", { leases: leases.map(withoutUser), ...options });
     const conflicts = result.conflicts.flatMap(({ index, error }) =>
       leases[index] ? [{ lease: leases[index], error }] : [],
     );
@@ -130,17 +131,13 @@ export class RemoteOperations implements Operations {
     await this.#call("close", { pool, leaseId, ...options });
   }
 
-  async release(pool: string, leaseId: string, options: { onlyIf?: Condition } = {}): Promise<boolean> {
+  async release(
+    pool: string,
+    leaseId: string,
+    options: { onlyIf?: Condition; program?: string } = {},
+  ): Promise<boolean> {
     const { result, wasRepeated } = await this.#reply("release", { pool, leaseId, ...options });
     return result.released || (wasRepeated && (await this.find(pool, { leaseId })) === undefined);
-  }
-
-  async withdraw(pool: string, leaseId: string): Promise<boolean> {
-    return (await this.#call("withdraw", { pool, leaseId })).withdrawn;
-  }
-
-  async retract(pool: string, owner: string, program: string | undefined): Promise<void> {
-    await this.#call("retract", { pool, owner, ...(program !== undefined && { program }) });
   }
 
   async touch(pool: string, leaseId: string, options: { ttl?: number } = {}): Promise<void> {
@@ -173,8 +170,8 @@ export class RemoteOperations implements Operations {
     return (await this.#call("holder", { name })).lease;
   }
 
-  async findPromise(name: string): Promise<Lease | undefined> {
-    return (await this.#call("findPromise", { name })).lease;
+  async findOffer(owner: string, program: string): Promise<Lease | undefined> {
+    return (await this.#call("findOffer", { owner, program })).lease;
   }
 
   async spec(pool: string) {
@@ -282,38 +279,14 @@ export class RemoteOperations implements Operations {
     return (await this.#reply(name, input)).result;
   }
 
-  async #reply<N extends ProcedureName>(
-    name: N,
-    input: InputOf<N>,
-    session = this.client,
-  ): Promise<Replied<OutputOf<N>>> {
-    const { json, wasRepeated } = await this.transport.post(pathOf(name), encodeCall(name, session, input));
+  async #reply<N extends ProcedureName>(name: N, input: InputOf<N>): Promise<Replied<OutputOf<N>>> {
+    const { json, wasRepeated } = await this.transport.post(pathOf(name), encodeCall(name, this.client, input));
     return { result: decodeAnswer(name, json, this.client.place), wasRepeated };
   }
 
-  /** Sends a call until all questions about it are answered. `requests` that it has, and extents that they may get. */
-  async #ask<N extends AskingName>(
-    name: N,
-    call: CallOf<N>,
-    plan: StackPlan,
-    requests: Request[] = [],
-    expected: Extent[] = [],
-  ): Promise<Replied<ResultOf<N>>> {
-    const session = { ...this.client, seed: randomUUID() };
-    const answers = new Map(requests.flatMap((request, i) => predictAnswers(request, i, expected)));
-    for (let round = 0; round < MOST_ROUNDS; round++) {
-      const input = { call, answers: [...answers.values()] } as InputOf<N>;
-      const { result, wasRepeated } = await this.#reply(name, input, session);
-      if (!("questions" in result)) return { result: result.result as ResultOf<N>, wasRepeated };
-      for (const question of result.questions) {
-        answers.set(question.id, { id: question.id, value: answerQuestion(question, plan, requests) });
-      }
-    }
-    throw new OverlayError(
-      "STORE_CONFLICT",
-      `The service at ${this.client.place} has asked about this request ${MOST_ROUNDS} times.`,
-      "Run again.",
-    );
+  #noteVersion(lease: Lease, version: StoreVersion | undefined): Lease {
+    if (version) this.#versions.set(lease, version);
+    return lease;
   }
 
   #onlyAtStore(what: string): OverlayError {
@@ -325,11 +298,8 @@ export class RemoteOperations implements Operations {
   }
 }
 
-/** A service takes the user from the access token, and asks for a child pool that follows from the extents. */
-function withoutUser({ by: _, childPool, ...request }: Request): CallOf<"claim">["request"] {
-  if (childPool === undefined) return request;
-  return { ...request, childPool: typeof childPool === "function" ? "ask" : childPool };
-}
+/** A service takes the user from the access token. */
+const withoutUser = <R extends { by?: string }>({ by: _, ...request }: R): Omit<R, "by"> => request;
 
 /** What a lease meets after these changes. Only these fields can be in a condition. */
 const conditionAfter = ({ state, usedBy, data }: Changes): Condition => ({

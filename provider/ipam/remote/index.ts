@@ -1,10 +1,10 @@
 import { OverlayError } from "../../errors";
-import { PoolRun, type RunSettings } from "../run";
-import { RemoteOperations } from "./client";
+import type { Ipam } from "../types";
+import { RemoteIpam } from "./client";
 import { Transport } from "./transport";
 import { parseServiceUrl } from "./url";
 
-export interface RemoteSettings extends RunSettings {
+export interface RemoteSettings {
   offerTtl: number;
   quarantine: number;
   actor?: string | undefined;
@@ -13,16 +13,15 @@ export interface RemoteSettings extends RunSettings {
   tokenKeys?: string | undefined;
 }
 
-/** The pool of a service, such as `https://overlay.example`. */
-export async function openRemotePool(url: string, settings: RemoteSettings): Promise<PoolRun> {
+/** The store of a service, such as `https://overlay.example`. */
+export async function openRemoteIpam(url: string, settings: RemoteSettings): Promise<Ipam> {
   const address = parseServiceUrl(url);
   const token = requireToken(settings.storeToken);
   if (settings.tokenKeys !== undefined) throw tokenKeysError();
   const { offerTtl, quarantine, actor = "unknown" } = settings;
   const transport = new Transport({ address, token });
   try {
-    const client = { actor, offerTtl, quarantine, place: address.place };
-    return new PoolRun(await RemoteOperations.open(transport, client), settings);
+    return await RemoteIpam.open(transport, { actor, offerTtl, quarantine, place: address.place });
   } catch (error) {
     transport.close();
     throw error;

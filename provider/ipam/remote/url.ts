@@ -1,6 +1,6 @@
 import { OverlayError } from "../../errors";
-import { isLocalHost } from "../engines/server-host";
-import { fileNamed } from "../engines/url-file";
+import { isLocalHost } from "../store/server-host";
+import { fileNamed } from "../store/url-file";
 
 /** A service that does the operations on a store. */
 export interface ServiceAddress {

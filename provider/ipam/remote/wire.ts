@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { MAX_IP } from "../../addressing/ip";
 import { CODES, type Code, OverlayError } from "../../errors";
-import { isExtent, isJson, isLeaseId, isPoolName, isPort, isRequestId, isText, isUid, isWord } from "../storage/fields";
-import { extentCodec } from "../storage/records";
+import { rangeOf, rangeText } from "../store/columns";
+import { isJson, isLeaseId, isPoolName, isRange, isText, isUid, isWord } from "../store/fields";
 import type {
   By,
   Changes,
@@ -14,9 +14,9 @@ import type {
   Lease,
   LeaseEnd,
   LoggedEvent,
+  OfferRequest,
   PoolSpec,
   Port,
-  PreviousHolder,
   Request,
   StoreIdentity,
   StoreVersion,
@@ -62,18 +62,18 @@ export const bigint = z.codec(z.string().regex(/^-?\d{1,40}$/, "must be a whole 
 export const value = bigint.refine((value) => -1n <= value && value <= MAX_IP, "must be a value of a pool");
 
 export const extent = z.codec(
-  z.string().refine(isExtent, "must be FIRST-LAST in hexadecimal"),
+  z.string().refine(isRange, "must be FIRST-LAST in hexadecimal"),
   z.object({ first: z.bigint().min(0n), last: z.bigint().max(MAX_IP) }),
   {
     decode: (hexadecimal, context): Extent => {
       try {
-        return extentCodec.decode(hexadecimal);
+        return rangeOf(hexadecimal);
       } catch {
         context.issues.push({ code: "custom", message: "must not end before it begins", input: hexadecimal });
         return z.NEVER;
       }
     },
-    encode: extentCodec.encode,
+    encode: rangeText,
   },
 );
 export const extents = list(extent);
@@ -81,7 +81,7 @@ export const extents = list(extent);
 export const tenant = fieldsOf<Tenant>()({ org: text, project: text });
 const port = fieldsOf<Port>()({
   protocol: z.enum(["tcp", "udp", "sctp"]),
-  port: z.number().refine(isPort, "must be a port"),
+  port: z.number().int().min(0).max(65_535),
 });
 const ports = list(port);
 
@@ -109,12 +109,11 @@ export const givenSpec = poolSpec
 /** An owner of leases that a client makes. The service itself is the owner of others. */
 export const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
 
-export const program = word;
-
 const requestFields = {
   pool: poolName,
   owner,
   type: word,
+  childPool: givenSpec.exactOptional(),
   names: list(text).exactOptional(),
   tenant: tenant.exactOptional(),
   labels: labels.exactOptional(),
@@ -126,28 +125,35 @@ const requestFields = {
   idempotent: z.boolean().exactOptional(),
   prefer: extents.exactOptional(),
   formerOwner: owner.exactOptional(),
-  program: program.exactOptional(),
+  program: word.exactOptional(),
   declared: extents.exactOptional(),
+  run: word.exactOptional(),
+  spec: givenSpec.exactOptional(),
+  mayEnd: list(uid).exactOptional(),
+  stays: list(uid).exactOptional(),
 };
 
-/** Without `by`: a service takes the user from the access token. */
-export const request = fieldsOf<Omit<Request, "by">>()({
+const claimFields = {
   ...requestFields,
-  childPool: z
-    .union([givenSpec, z.literal("ask").describe("It follows from the extents: see the question `childPool`.")])
-    .exactOptional(),
   want: extents.exactOptional(),
   size: bigint.refine((size) => 0n < size && size <= MAX_IP, "must be positive, and less than 2^128").exactOptional(),
   within: extent.exactOptional(),
   also: extents.exactOptional(),
   onPortConflict: z.enum(["fail", "anotherAddress"]).exactOptional(),
   ttl: seconds.exactOptional(),
+};
+
+/** Without `by`: a service takes the user from the access token. */
+export const request = fieldsOf<Omit<Request, "by">>()(claimFields).strict();
+
+export const offerRequest = fieldsOf<Omit<OfferRequest, "by">>()({
+  ...claimFields,
+  inUp: z.boolean().exactOptional(),
 }).strict();
 
 export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
   ...requestFields,
   want: extents,
-  childPool: givenSpec.exactOptional(),
   identity: z.strictObject({ uid, leaseId }).exactOptional(),
   state: z.literal("used").exactOptional(),
 }).strict();
@@ -196,20 +202,9 @@ export const by: z.ZodType<By> = z.union([
   z.strictObject({ name: text }),
 ]);
 
-const previousHolder = fieldsOf<PreviousHolder>()({
-  owner: text,
-  type: word,
-  uid,
-  leaseId,
-  createdAt: time,
-  lastSeen: time,
-  tenant: tenant.exactOptional(),
-});
-
 const leaseEnd = fieldsOf<LeaseEnd>()({
-  reason: z.enum(["released", "expired", "taken", "reclaimed", "handed over", "out of range", "pool deleted"]),
+  reason: z.enum(["released", "expired", "reclaimed", "handed over", "out of range", "pool deleted"]),
   takenBy: text.exactOptional(),
-  wasOffer: z.boolean().exactOptional(),
 });
 
 export const lease = fieldsOf<Lease>()({
@@ -228,10 +223,7 @@ export const lease = fieldsOf<Lease>()({
   lastSeen: time,
   expiresAt: time.exactOptional(),
   quarantinedUntil: time.exactOptional(),
-  quarantinedFor: previousHolder.exactOptional(),
-  request: z.string().refine(isRequestId).exactOptional(),
-  shownTo: z.array(word).exactOptional(),
-  waitsFor: z.array(uid).exactOptional(),
+  afterLease: z.array(uid).exactOptional(),
   deletingSince: time.exactOptional(),
   end: leaseEnd.exactOptional(),
   warnings: z.array(text).exactOptional(),
@@ -299,19 +291,32 @@ export const grant = fieldsOf<Grant>()({
 /** The longest text of an error. */
 const sentence = z.string().max(20_000);
 
+/** The lease that keeps a request from its values, if its sender may see it. */
+export const holder = fieldsOf<NonNullable<OverlayError["holder"]>>()({
+  pool: poolName,
+  owner: text,
+  uid,
+  extents: z.array(extent),
+});
+
 /** An error as RFC 9457 has it in `application/problem+json`, as far as it is needed here. */
-export const problem = z.object({
+const problem = z.object({
   code: z.string(),
   what: sentence,
   fix: sentence,
   property: z.string().max(1000).exactOptional(),
+  holder: holder.exactOptional(),
 });
 
 /** A code that only a newer service knows becomes `INTERNAL`. */
 export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
-  decode: ({ code, what, fix, property }) => {
+  decode: ({ code, what, fix, property, holder }) => {
     const error = new OverlayError(CODES.find((known) => known === code) ?? ("INTERNAL" satisfies Code), what, fix);
-    return property === undefined ? error : error.about(property);
+    return Object.assign(error, property !== undefined && { property }, holder && { holder });
   },
-  encode: ({ code, what, fix, property }) => ({ code, what, fix, ...(property !== undefined && { property }) }),
+  encode: ({ code, what, fix, property, holder }) => ({
+    ...{ code, what, fix },
+    ...(property !== undefined && { property }),
+    ...(holder && holder.uid !== "" && { holder }),
+  }),
 });

@@ -141,9 +141,9 @@ function parse(stored: unknown): unknown {
 
 const same = <T>(value: T): T => value;
 
-const rangeText = ({ first, last }: Extent): string => `${hex(first)}-${hex(last)}`;
+export const rangeText = ({ first, last }: Extent): string => `${hex(first)}-${hex(last)}`;
 
-function rangeOf(text: string): Extent {
+export function rangeOf(text: string): Extent {
   const [first, last] = [BigInt(`0x${text.slice(0, DIGITS)}`), BigInt(`0x${text.slice(DIGITS + 1)}`)];
   if (first > last) throw invalid();
   return { first, last };

@@ -1,3 +1,4 @@
+import type { Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Pool, type PoolClient, type PoolConfig, type QueryConfig, type QueryResult, types } from "pg";
 import { OverlayError } from "../../errors";
@@ -229,7 +230,12 @@ class Connection {
 
   /** Sends all of them at once. Throws the first error, after the last answer. */
   async send(statements: QueryConfig[]): Promise<QueryResult[]> {
-    const answers = await Promise.allSettled(statements.map((statement) => this.client.query(statement)));
+    const { stream } = (this.client as PoolClient & { connection: { stream: Writable } }).connection;
+    // As one write: else each statement is a system call, and a packet.
+    stream.cork();
+    const sent = Promise.allSettled(statements.map((statement) => this.client.query(statement)));
+    stream.uncork();
+    const answers = await sent;
     const failed = answers.find((answer) => answer.status === "rejected");
     if (failed) throw translateError(failed.reason, this.address);
     return answers.map((answer) => (answer as PromiseFulfilledResult<QueryResult>).value);

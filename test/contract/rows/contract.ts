@@ -1,7 +1,7 @@
 import { describe } from "vitest";
 import type { RowEngine } from "./fixture";
 import { migrationContract } from "./migration";
-import { rowsOfPoolContract } from "./pool";
+import { rowsOfPoolContract } from "./ipam";
 import { storeContract } from "./store";
 
 /** What must hold for every engine that keeps a pool as rows of keys and values. */

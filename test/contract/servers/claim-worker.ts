@@ -1,4 +1,4 @@
-import { openPool } from "../../../provider/pool";
+import { openPool } from "../../../provider/ipam";
 import { by, createPool, extents, firstOf } from "../fixture";
 
 /** A worker process: opens the pool at a URL, claims so many values, and prints them. */

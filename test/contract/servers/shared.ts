@@ -5,7 +5,7 @@ import { promisify } from "node:util";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store, Tx } from "../../../provider/pool/storage/store";
-import type { Event, Lease, Pool } from "../../../provider/pool/types";
+import type { Event, Lease, Pool } from "../../../provider/ipam/types";
 import { by, createPool, extents, firstOf } from "../fixture";
 import { raceContract } from "../races";
 import { clockContract } from "./clock";

@@ -202,25 +202,31 @@ async function readActive({ reader, keys, now }: Moment, prefix: string): Promis
   return [...new Set(names)];
 }
 
-/** Single values that end in the range; blocks from its first value on, until one begins behind it. */
-async function readHolders({ reader, keys }: Moment, { pool, first, last }: Of<"values">): Promise<LeaseRow[]> {
-  const all = keys.below("at", pool);
-  const singles = reader.read({ key: `${all.key}${hex(first)}`, end: `${all.key}${hex(last)}0` });
+/** Single values that end in the range, and blocks that meet it. */
+async function readHolders(moment: Moment, query: Of<"values">): Promise<LeaseRow[]> {
+  const { reader, keys } = moment;
+  const { pool, first, last } = query;
+  const { key } = keys.below("at", pool);
+  const [singles, blocks] = await Promise.all([
+    reader.read({ key: `${key}${hex(first)}`, end: `${key}${hex(last)}0` }),
+    readBlocks(moment, query),
+  ]);
+  return [...singles.map(({ value }) => leaseBelowValue(value)), ...blocks];
+}
+
+/** Those that end in the range or behind it, until one begins behind it. */
+async function readBlocks({ reader, keys }: Moment, { pool, first, last }: Of<"values">): Promise<LeaseRow[]> {
+  const { key, end } = keys.below("block", pool);
   const leases: LeaseRow[] = [];
   const limit = 16;
-  for (let { key, end } = keys.below("block", pool), start = `${key}${hex(first)}`; ; ) {
+  for (let start = `${key}${hex(first)}`; ; ) {
     const found = await reader.read({ key: start, end, limit });
     const page = found.map(({ value }) => leaseBelowValue(value));
-    leases.push(...page);
-    const isBehind = page
-      .at(-1)
-      ?.extents.concat(page.at(-1)?.resting ?? [])
-      .every((extent) => extent.first > last);
-    if (found.length < limit || isBehind) break;
+    const held = page.map(({ extents, resting = [] }) => [...extents, ...resting]);
+    leases.push(...page.filter((_, i) => overlapsAny(held[i]!, { first, last })));
+    if (found.length < limit || held.at(-1)!.every((extent) => extent.first > last)) return leases;
     start = `${found.at(-1)!.key}\0`;
   }
-  const isIn = ({ extents, resting = [] }: LeaseRow) => overlapsAny([...extents, ...resting], { first, last });
-  return [...(await singles).map(({ value }) => leaseBelowValue(value)), ...leases.filter(isIn)];
 }
 
 async function readIdle({ reader, keys }: Moment, { pool, limit }: Of<"idle">): Promise<LeaseRow[]> {
