@@ -246,12 +246,22 @@ async function runProbe(
   deps: Dependencies,
   props: Values,
   underlays: Underlays,
+  neighbours: string[] = [],
 ): Promise<string | undefined> {
-  const probe = def.host?.probe?.(props, underlays);
+  const probe = def.host?.probe?.(props, underlays, neighbours);
   if (!probe) return undefined;
-  const { connection } = targetsOf(def, props).find(({ role }) => role === probe.role)!;
-  const { code } = await deps.fleet.run(connection, probe.script);
-  return code === 0 ? undefined : `${probe.shows} do not get through (tried on ${connection.host})`;
+  const connectionOf = (role: string): Connection =>
+    targetsOf(def, props).find((each) => each.role === role)!.connection;
+  const failure = (shows: string): string => `${shows} do not get through (tried on ${connectionOf(probe.role).host})`;
+  const { more = [] } = probe;
+  const scripts = [probe.script, ...more.map(({ script }) => script)];
+  const all = scripts.map((script, i) => `(${script}\n) || exit ${i + 1}`).join("\n");
+  const { code } = await deps.fleet.run(connectionOf(probe.role), all);
+  if (code === 0) return undefined;
+  const failed = more[code - 2];
+  if (!failed) return failure(probe.shows);
+  const other = await deps.fleet.run(connectionOf(failed.unlessFails.role), failed.unlessFails.script);
+  return other.code === 0 ? failure(failed.shows) : undefined;
 }
 
 /** Differences between hosts and plan, as text. A host that cannot be read counts as a difference. */
@@ -272,10 +282,12 @@ export async function readDrift(
       });
       const unleased = await offerContainerLeases(def, pool, props, [seen]);
       const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
-      return texts.map((text) => formatDrift(connection, text));
+      return { texts: texts.map((text) => formatDrift(connection, text)), neighbours: seen.neighbours };
     });
-    const found = (await Promise.all(targets)).flat();
-    const failure = found.length === 0 ? await runProbe(def, deps, props, underlays) : undefined;
+    const seen = await Promise.all(targets);
+    const found = seen.flatMap(({ texts }) => texts);
+    const neighbours = seen.flatMap((each) => each.neighbours);
+    const failure = found.length === 0 ? await runProbe(def, deps, props, underlays, neighbours) : undefined;
     return { found: failure ? [failure] : found, isComplete: true };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
