@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Offers and claims: which values an owner gets and keeps. */
 export function leaseContract(engine: Engine): void {
@@ -97,14 +98,8 @@ export function leaseContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/24") });
     await pool.claim(requestFor("a", "10.0.0.5"));
-    await expect(pool.offer(requestFor("b", "10.0.0.5"))).rejects.toMatchObject({
-      message:
-        "IP_IN_USE: Address 10.0.0.5 of IPPool p is reserved by a. Request another value, or release that one first.",
-    });
-    await expect(pool.claim(requestFor("b", "10.0.0.5"))).rejects.toMatchObject({
-      message:
-        "PLAN_STALE: Address 10.0.0.5 of IPPool p is reserved by a now. Run up again: it will plan with what is free now.",
-    });
+    await expect(pool.offer(requestFor("b", "10.0.0.5"))).rejects.toMatchObject(refusal("IP_IN_USE", "10.0.0.5", "a"));
+    await expect(pool.claim(requestFor("b", "10.0.0.5"))).rejects.toMatchObject(refusal("PLAN_STALE", "10.0.0.5", "a"));
   });
 
   test("an owner holds two leases while it is replaced, and each is found by its value", async () => {
@@ -127,7 +122,7 @@ export function leaseContract(engine: Engine): void {
     const names = ["runner/n/a"];
     const firm = await pool.claim(by("a", { names }));
     pass(1);
-    const offer = await pool.offer(by("a", { names, want: extents("5") }));
+    const offer = await pool.offer(by("a", { names, want: extents("5"), program: "branch" }));
     expect(offer).toMatchObject({ state: "offered", extents: extents("5"), names: [] });
     expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
     const renewed = await pool.claim(by("a", { names }));

@@ -131,9 +131,7 @@ export function timeContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.0/24") });
     await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(requestFor("b", "10.0.0.7"));
-    expect(offer.warnings).toEqual([
-      "Address 10.0.0.7 of IPPool p was released by a at 2030-01-01T00:00:00Z and is given out again before its quarantine ends.",
-    ]);
+    expect(offer.warnings).toEqual([expect.stringMatching(/10\.0\.0\.7 .* a /)]);
     expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
   });
 

@@ -58,7 +58,9 @@ test("an offer in a pool that changes is a free value before and after the chang
         const free = freeIn(common, zonesOf(common).automatic, held).filter(
           ({ first, last }) => mayHaveBlocks && ((first + size - 1n) / size) * size + size - 1n <= last,
         );
-        const offered = await pool.offer({ pool: "pool/p", owner: "new", type: "T", size }).catch(() => undefined);
+        const offered = await pool
+          .offer({ pool: "pool/p", owner: "new", type: "T", program: "main", size })
+          .catch(() => undefined);
         expect(offered === undefined).toBe(free.length === 0);
         for (const { first, last } of offered?.extents ?? []) {
           expect(free.some((extent) => extent.first <= first && last <= extent.last)).toBe(true);
