@@ -4,8 +4,9 @@ import { toTimeText } from "../format-time";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Changes, isCommitted, type Lease, type Pool } from "../pool/types";
 import { type Definition, targetsOf } from "../resource";
+import { releaseContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
-import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
+import { cleanRemovedHosts, removeItems } from "./hosts";
 import {
   amendOwned,
   buildChildPool,
