@@ -130,7 +130,7 @@ async function offerLease(
   caller: Caller,
   inputs: Values,
 ): Promise<Lease | undefined> {
-  const { owner, formerOwner, dryRun, prefer, program, movesAway } = caller;
+  const { owner, formerOwner, dryRun, prefer, program, declared, movesAway } = caller;
   const pool = await deps.pool();
   const request = def.request(inputs, owner);
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
@@ -144,6 +144,7 @@ async function offerLease(
     ...(formerOwner && { formerOwner }),
     ...(prefer && { prefer }),
     ...(program && { program }),
+    ...(declared && !request.want && { declared }),
   };
   const leaveUnshown = async (why: string): Promise<undefined> => {
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);

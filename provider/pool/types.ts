@@ -94,7 +94,7 @@ export interface Request extends Omit<Details, "childPool"> {
   formerOwner?: string;
   /** Identifies the program of a stack, which differs between branches: a preview shows its values to one program only. */
   program?: string;
-  /** The values that resources of this program ask for. */
+  /** The values that resources of this program ask for: never chosen automatically. */
   declared?: Extent[];
 }
 
