@@ -2,15 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { isOwnerForAllTenants } from "../owner";
 import { positionOf } from "../pool/extents";
-import type {
-  Committed,
-  Offered,
-  OfferTerms,
-  Operations,
-  SeenEpoch,
-  SessionOptions,
-  StackPlan,
-} from "../pool/operations";
+import type { Committed, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "../pool/operations";
 import { PoolRun } from "../pool/run";
 import type {
   AmendOptions,
@@ -86,9 +78,8 @@ class BoundedOperations implements Operations {
     return this.operations.whyNoClaims;
   }
 
-  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered> {
-    const { lease, ...offered } = await this.operations.offer(this.#bind(request), terms, plan);
-    return { ...offered, lease: this.access.show(lease) };
+  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Lease> {
+    return this.access.show(await this.operations.offer(this.#bind(request), terms, plan));
   }
 
   async claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {

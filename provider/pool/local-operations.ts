@@ -1,12 +1,11 @@
 import { randomUUID } from "node:crypto";
-import { isOverlayError, type OverlayError } from "../errors";
+import { isOverlayError } from "../errors";
 import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
 import {
   AttemptEnded,
   type Committed,
-  type Offered,
   type OfferTerms,
   type Operations,
   type SeenEpoch,
@@ -94,7 +93,7 @@ export class LocalOperations implements Operations {
     return this.settings.offerTtl === 0 ? "overlay:offerTtl is 0" : undefined;
   }
 
-  offer(request: Request, { inUp, plannedExtents, plannedSpec }: OfferTerms, plan: StackPlan): Promise<Offered> {
+  offer(request: Request, { inUp, plannedExtents, plannedSpec }: OfferTerms, plan: StackPlan): Promise<Lease> {
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
     const context: GrantContext = {
       request,
@@ -107,18 +106,9 @@ export class LocalOperations implements Operations {
       ...(plannedExtents && { plannedExtents }),
       ...(plannedSpec && { plannedSpec }),
     };
-    // A transaction may be tried again: the refusal of the attempt that is committed counts.
-    const work = async (tx: WriteBuffer): Promise<Offered> => {
-      let refusal: OverlayError | undefined;
-      const refuseLater = (error: OverlayError) => {
-        refusal = error;
-        plan.onRefusal?.(error);
-      };
-      const lease = await offer(tx, { ...context, refuseLater });
-      return { lease, ...(refusal && { refusal }) };
-    };
+    const work = attempting(plan, (tx) => offer(tx, context));
     const options = { options: this.#optionsFor(plan), promised: true };
-    return this.#observed(this.#queue.add(request.pool, attempting(plan, work), options));
+    return this.#observed(this.#queue.add(request.pool, work, options));
   }
 
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {

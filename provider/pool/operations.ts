@@ -27,7 +27,7 @@ export interface Operations extends Queries, LeaseChanges, Tokens, Administratio
   readonly whyNoOffers: string | undefined;
   /** Why this user may not change leases; undefined if it may. */
   readonly whyNoClaims: OverlayError | undefined;
-  offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered>;
+  offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Lease>;
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>>;
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>>;
   amend(
@@ -78,8 +78,6 @@ export interface StackPlan {
   willRelease(holder: Lease): boolean;
   /** Whether an offer is of an earlier run, to a resource that this run has not checked, or gives other values to. */
   isAbandoned(offer: Lease): boolean;
-  /** Called when an offer is refused for this run, but kept for the next one. */
-  onRefusal?(refusal: OverlayError): void;
   /** Runs one attempt of the operation's transaction. What it throws rolls the attempt back. */
   attempt?<T>(work: () => Promise<T>): Promise<T>;
 }
@@ -91,12 +89,6 @@ export interface OfferTerms {
   plannedExtents?: Extent[];
   /** What the pool will be after this run; absent: what it is. */
   plannedSpec?: PoolSpec;
-}
-
-export interface Offered {
-  lease: Lease;
-  /** The request is refused in this run, but its offer is kept for the next run. */
-  refusal?: OverlayError;
 }
 
 /** A result, and the version of the store that its commit has made; absent if nothing was written. */

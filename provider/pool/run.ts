@@ -3,7 +3,7 @@ import { isOverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import { notDeletedError, portConflictError, takenError } from "./errors";
 import { overlapsAny } from "./extents";
-import type { Committed, Offered, Operations, SeenEpoch, StackPlan } from "./operations";
+import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
 import { PlannedPools } from "./planned-pools";
 import { PlannedPorts } from "./planned-ports";
 import { sharingKeyOf, uidOf } from "./storage/leases";
@@ -91,20 +91,19 @@ export class PoolRun implements Pool {
     const plannedExtents = this.#planned.get(planKey(request));
     this.#notePlan(request, request.want);
     const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
-    const offerIn = (plannedSpec: PoolSpec | undefined): Promise<Offered> => {
+    const offerIn = (plannedSpec: PoolSpec | undefined): Promise<Lease> => {
       const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(plannedSpec && { plannedSpec }) };
-      return this.operations.offer(request, terms, plan);
+      return this.#offerUndeclared(request, (asked) => this.operations.offer(asked, terms, plan));
     };
     const returning = inUp && !request.want ? this.#returningTo(request) : [];
     const offered =
       returning.length > 0
         ? this.#offerOthers(request.pool, returning, offerIn)
         : offerIn(this.#pools.changeOf(request.pool));
-    const granted = offered.then(async ({ lease, refusal }) => {
+    const granted = offered.then(async (lease) => {
       this.#notePlan(request, lease.extents);
       this.#data.set(lease.uid, request.data);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
-      if (refusal) throw refusal;
       if (request.onPortConflict !== "anotherAddress") await this.#refusePlannedPorts(lease, request);
       return lease;
     });
@@ -126,15 +125,26 @@ export class PoolRun implements Pool {
   async #offerOthers(
     pool: string,
     returning: Extent[],
-    offerIn: (spec: PoolSpec | undefined) => Promise<Offered>,
-  ): Promise<Offered> {
+    offerIn: (spec: PoolSpec | undefined) => Promise<Lease>,
+  ): Promise<Lease> {
     const changed = this.#pools.changeOf(pool);
     const spec = changed ?? (await this.spec(pool));
     try {
       return await offerIn(spec && { ...spec, reserved: [...(spec.reserved ?? []), ...returning] });
     } catch (error) {
-      if (!isOverlayError(error, "POOL_EXHAUSTED", "RUNNER_IDS_EXHAUSTED")) throw error;
+      if (!isExhausted(error)) throw error;
       return offerIn(changed);
+    }
+  }
+
+  /** If the pool has no other values, the declared ones may be of another pool: then also one of these. */
+  async #offerUndeclared(request: Request, offerFor: (asked: Request) => Promise<Lease>): Promise<Lease> {
+    try {
+      return await offerFor(request);
+    } catch (error) {
+      const { declared = [], ...anyValue } = request;
+      if (declared.length === 0 || !isExhausted(error)) throw error;
+      return offerFor(anyValue);
     }
   }
 
@@ -464,6 +474,8 @@ export class PoolRun implements Pool {
     return planned ? !overlap(planned, holder.extents) : this.#releasing.has(holder.uid);
   }
 }
+
+const isExhausted = (error: unknown): boolean => isOverlayError(error, "POOL_EXHAUSTED", "RUNNER_IDS_EXHAUSTED");
 
 const overlap = (some: Extent[], others: Extent[]): boolean => some.some((extent) => overlapsAny(others, extent));
 

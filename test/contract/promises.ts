@@ -25,38 +25,79 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("within one run an offer counts as held; the next run gives the value to the request by value", async () => {
+  /** An automatic request of a program that requests these values elsewhere. */
+  const auto = (owner: string, program: string, declared: string[] = [], more: Partial<Request> = {}) =>
+    by(owner, { program, declared: extents(...declared), ...more });
+
+  test.each([
+    ["n", "r"],
+    ["r", "n"],
+  ])(
+    "a declared value is left for the resource that requests it, in preview and up, also if %s comes first",
+    async (...order) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, small);
+      const requests: Record<string, Request> = { n: auto(n, "P", ["1"]), r: { ...requestFor(r, "1"), program: "P" } };
+      for (const inUp of [false, false, true]) {
+        const run = another();
+        const given: Record<string, bigint> = {};
+        for (const name of order) given[name] = firstOf(await run.offer(requests[name]!, { inUp }));
+        expect(given).toEqual({ n: 2n, r: 1n });
+      }
+      const up = another();
+      expect([firstOf(await up.claim(requestFor(n, "2"))), firstOf(await up.claim(requestFor(r, "1")))]).toEqual([
+        2n,
+        1n,
+      ]);
+      expect(await pool.fsck()).toEqual([]);
+    },
+  );
+
+  test.each(["lowest", "hashed", "random"] as const)(
+    "a pool that gives the %s value never gives a declared one",
+    async (allocation) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, { ...small, allocation });
+      const run = another();
+      const owners = Array.from({ length: 6 }, (_, i) => inStack("dev", `n${i}`));
+      const given = [];
+      for (const owner of owners) given.push(firstOf(await run.offer(auto(owner, "P", ["2", "5", "9"]))));
+      expect(given.sort()).toEqual([1n, 3n, 4n, 6n, 7n, 8n]);
+    },
+  );
+
+  test("a declared value may be of another pool: it is given where there is no other, and what was shown is kept", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, small);
-    const first = another();
-    expect(firstOf(await first.offer(by(n)))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(
-      /RUNNER_ID_TAKEN: Runner id 1 .* promised to IPReservation n in this run\. It is now kept for IPReservation r.* Run preview again/,
-    );
-    const second = another();
-    const moved = await second.offer(by(n));
-    expect(firstOf(moved)).toBe(2n);
-    expect(moved.warnings?.[0]).toMatch(/Runner id 1 .* was promised to IPReservation n .* promised to \S*::r/);
-    expect(firstOf(await second.offer(requestFor(r, "1")))).toBe(1n);
-    const up = another();
-    expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.offer(requestFor(r, "1"), { inUp: true }))).toBe(1n);
-    expect([firstOf(await up.claim(requestFor(n, "2"))), firstOf(await up.claim(requestFor(r, "1")))]).toEqual([
-      2n,
-      1n,
-    ]);
+    await createPool(pool, { ...small, extents: extents("1-2") });
+    const held = await pool.claim(requestFor(other, "2"));
+    expect(firstOf(await another().offer(auto(n, "P", ["1"])))).toBe(1n);
+    await pool.release("pool/p", held.leaseId);
+    expect(firstOf(await another().offer(auto(n, "P", ["1"]), { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
+
+  test.each([false, true])(
+    "a requested value that is not declared, such as an output, is refused if the pool has chosen it in this run (up: %s)",
+    async (inUp) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, small);
+      const run = another();
+      expect(firstOf(await run.offer(auto(n, "P"), { inUp }))).toBe(1n);
+      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toThrow(
+        /^RUNNER_ID_TAKEN: .* is promised to \S*::n\. .*request it as a literal before the program's first `await`/,
+      );
+      expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n, state: "offered" });
+    },
+  );
 
   test("an up stops if the preview of another branch has taken a value that this program was shown", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
-    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
+    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
     expect(firstOf(await pool.offer(main))).toBe(1n);
     const first = another();
-    expect(firstOf(await first.offer(branch))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
-    expect(firstOf(await another().offer(branch))).toBe(2n);
+    expect(firstOf(await first.offer(branch))).toBe(2n);
+    expect(firstOf(await first.offer(requestFor(r, "1")))).toBe(1n);
     await expect(another().offer(main, { inUp: true })).rejects.toThrow(
       /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
     );
@@ -73,11 +114,11 @@ export function promiseContract(engine: Engine): void {
   test("a value that another branch had taken is given as shown if it is free again", async () => {
     const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
-    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
+    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
     await pool.offer(main);
     const first = another();
     await first.offer(branch);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
+    await first.offer(requestFor(r, "1"));
     pass(3000);
     expect(firstOf(await another().offer(branch))).toBe(2n);
     pass(601); // the offer to r expires
@@ -96,14 +137,14 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
   });
 
-  test("if the pool has no other value, the offer is kept, and the error does not advise another preview", async () => {
+  test("if the pool has no other value, the second of the two requests is refused, in preview and up", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, { ...small, extents: extents("1") });
-    for (const _ of [1, 2]) {
+    for (const inUp of [false, true]) {
       const run = another();
-      expect(firstOf(await run.offer(by(n)))).toBe(1n);
-      await expect(run.offer(requestFor(r, "1"))).rejects.toThrow(
-        /RUNNER_ID_TAKEN: .* is promised to \S*::n\.(?!.*Run preview again)/,
+      expect(firstOf(await run.offer(auto(n, "P", ["1"]), { inUp }))).toBe(1n);
+      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toThrow(
+        /^RUNNER_ID_TAKEN: .* is promised to \S*::n\./,
       );
     }
   });
@@ -251,17 +292,14 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a value that its owner held before is not taken from a request by value", async () => {
-    const { pool, another } = await createFixture(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
-    const before = { prefer: held.extents };
-    const first = another();
-    expect(firstOf(await first.offer(by(n, before)))).toBe(1n);
-    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
     for (const run of [another(), another()]) {
-      expect(firstOf(await run.offer(by(n, before)))).toBe(2n);
+      expect(firstOf(await run.offer(auto(n, "P", ["1"], { prefer: held.extents })))).toBe(2n);
       expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
+      pass(1);
     }
   });
 

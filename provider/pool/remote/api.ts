@@ -107,7 +107,7 @@ export const API = {
     }),
   }),
 
-  // The owner gets the same offer again. A refusal is asked about before it is committed, so that it is not lost with its answer.
+  // The owner gets the same offer again.
   offer: defineAsking({
     input: {
       request: wire.request,
@@ -117,9 +117,11 @@ export const API = {
         plannedSpec: wire.givenSpec.exactOptional(),
       }),
     },
-    output: z.object({ lease: wire.lease, refusal: wire.overlayError.exactOptional() }),
+    output: z.object({ lease: wire.lease }),
     scope: ({ terms }) => (terms.inUp ? "deploy" : "preview"),
-    run: (operations, { request, terms }, plan) => operations.offer(toRequest(request, plan), terms, plan),
+    run: async (operations, { request, terms }, plan) => ({
+      lease: await operations.offer(toRequest(request, plan), terms, plan),
+    }),
   }),
 
   // The owner gets the same values again, under a newer lease id. The run has seen no other.

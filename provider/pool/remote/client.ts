@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../../errors";
-import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "../operations";
+import type { Committed, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "../operations";
 import { isTokenExpired, tokenExpiredError } from "../token";
 import {
   type AmendOptions,
@@ -76,28 +76,18 @@ export class RemoteOperations implements Operations {
     return new RemoteOperations(this.transport, { ...this.client, ...options }, this.permitted, true);
   }
 
-  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered> {
-    let refusal: OverlayError | undefined;
-    const asked: StackPlan = {
-      willRelease: (holder) => plan.willRelease(holder),
-      isAbandoned: (offer) => plan.isAbandoned(offer),
-      onRefusal: (error) => {
-        refusal = error;
-      },
-    };
+  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Lease> {
     const call = { request: withoutUser(request), terms };
-    const { result, wasRepeated } = await this.#ask("offer", call, asked, [request], terms.plannedExtents);
-    // The answer with the refusal may have been lost.
-    return !result.refusal && wasRepeated && refusal ? { ...result, refusal } : result;
+    return (await this.#ask("offer", call, plan, [request], terms.plannedExtents)).lease;
   }
 
   async claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
-    return (await this.#ask("claim", { request: withoutUser(request) }, plan, [request])).result;
+    return this.#ask("claim", { request: withoutUser(request) }, plan, [request]);
   }
 
   async claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
     if (requests.length === 0) return { value: [] };
-    return (await this.#ask("claimAll", { requests: requests.map(withoutUser) }, plan, requests)).result;
+    return this.#ask("claimAll", { requests: requests.map(withoutUser) }, plan, requests);
   }
 
   async amend(
@@ -109,17 +99,17 @@ export class RemoteOperations implements Operations {
   ): Promise<Committed<Lease>> {
     const call = { pool, leaseId, changes, ...options };
     try {
-      return (await this.#ask("amend", call, plan)).result;
+      return await this.#ask("amend", call, plan);
     } catch (error) {
       // The change may have been made by the request whose answer was lost.
       if (!isOverlayError(error, "LEASE_CHANGED") || !this.transport.wasRepeated(error)) throw error;
-      return (await this.#ask("amend", { ...call, onlyIf: conditionAfter(changes) }, plan)).result;
+      return await this.#ask("amend", { ...call, onlyIf: conditionAfter(changes) }, plan);
     }
   }
 
   async importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult> {
     const call = { leases: leases.map(({ by: _, ...lease }) => lease), ...options };
-    const { result } = await this.#ask("importLeases", call, plan);
+    const result = await this.#ask("importLeases", call, plan);
     const conflicts = result.conflicts.flatMap(({ index, error }) =>
       leases[index] ? [{ lease: leases[index], error }] : [],
     );
@@ -298,13 +288,13 @@ export class RemoteOperations implements Operations {
     plan: StackPlan,
     requests: Request[] = [],
     expected: Extent[] = [],
-  ): Promise<Replied<ResultOf<N>>> {
+  ): Promise<ResultOf<N>> {
     const session = { ...this.client, seed: randomUUID() };
     const answers = new Map(requests.flatMap((request, i) => predictAnswers(request, i, expected)));
     for (let round = 0; round < MOST_ROUNDS; round++) {
       const input = { call, answers: [...answers.values()] } as InputOf<N>;
-      const { result, wasRepeated } = await this.#reply(name, input, session);
-      if (!("questions" in result)) return { result: result.result as ResultOf<N>, wasRepeated };
+      const { result } = await this.#reply(name, input, session);
+      if (!("questions" in result)) return result.result as ResultOf<N>;
       for (const question of result.questions) {
         answers.set(question.id, { id: question.id, value: answerQuestion(question, plan, requests) });
       }

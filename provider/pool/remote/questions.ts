@@ -5,7 +5,7 @@ import { AttemptEnded, type StackPlan } from "../operations";
 import { extentCodec } from "../storage/records";
 import { EngineFault } from "../storage/store";
 import type { Extent, Lease, PoolSpec, Request } from "../types";
-import { count, extent, givenSpec, lease, overlayError } from "./wire";
+import { count, extent, givenSpec, lease } from "./wire";
 
 /**
  * Operations ask the run about leases of its stack (`StackPlan`), and for the child pool that follows from the chosen extents. A service
@@ -23,11 +23,6 @@ export const question = z.discriminatedUnion("about", [
     about: z.literal("childPool").describe("Which child pool does a lease on these extents have?"),
     extents: z.array(extent),
     request: count.describe("The index of its request."),
-  }),
-  z.object({
-    id,
-    about: z.literal("refusal").describe("The offer is kept, but refused in this run. Is that known?"),
-    error: overlayError,
   }),
 ]);
 export type Question = z.output<typeof question>;
@@ -83,10 +78,6 @@ export class RemotePlan implements StackPlan {
     return this.#ask({ id: leaseQuestionId("abandoned", lease), about: "abandoned", lease }, false);
   }
 
-  onRefusal(error: OverlayError): void {
-    this.#ask({ id: digest("refusal", error.message), about: "refusal", error }, true);
-  }
-
   childPool(request: number, extents: Extent[]): PoolSpec {
     const id = childPoolQuestionId(request, extents);
     const known = this.#answers.get(id);
@@ -128,9 +119,6 @@ export function answerQuestion(question: Question, plan: StackPlan, requests: Re
       return plan.willRelease(question.lease);
     case "abandoned":
       return plan.isAbandoned(question.lease);
-    case "refusal":
-      plan.onRefusal?.(question.error);
-      return true;
     case "childPool":
       return childPoolFor(requests[question.request], question.extents);
   }

@@ -2,7 +2,6 @@ import type { OverlayError } from "../../errors";
 import { isSameStack, isSameTenant } from "../../owner";
 import {
   exhaustedError,
-  keptForValueError,
   planStaleError,
   quarantineWarning,
   quotaError,
@@ -18,8 +17,8 @@ import {
   mergeExtents,
   sameExtents,
   sizeOf,
+  subtract,
   total,
-  zonesOf,
 } from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
@@ -27,7 +26,6 @@ import {
   appendHistory,
   getLeases,
   holdersOf,
-  isByValue,
   isExpired,
   isInactive,
   leasesOfOwner,
@@ -79,8 +77,6 @@ export interface GrantContext {
   willRelease(holder: Lease): boolean;
   /** Of an offer: what the pool will be after this run; absent: what it is. */
   plannedSpec?: PoolSpec;
-  /** Called if the request is refused in this run, but its offer is kept for the next run. */
-  refuseLater?(refusal: OverlayError): void;
 }
 
 export interface Choice {
@@ -174,31 +170,11 @@ async function evictOrReject(
     return await preempt(tx, spec, context, holder, "handed over", choice);
   if (isInactive(tx, spec, holder) && !(await pickFree(tx, spec, pickerFor(context), 1n)))
     return await preempt(tx, spec, context, holder, "reclaimed", choice);
-  const isOfNeighbour =
-    holder.state === "offered" &&
-    mayChange(tx, holder) &&
-    isSameStack(holder.owner, request.owner) &&
-    !isByValue(holder);
-  if (context.refuseLater && isOfNeighbour && (await hasOtherRoom(tx, spec, context, holder))) {
-    context.refuseLater(keptForValueError(spec, extent, holder, request.owner));
-    return await endLease(tx, holder, NO_QUARANTINE, end);
-  }
   if (holder.sharingKey !== undefined && key !== undefined)
     throw sharingConflictError(spec, extent, request.sharingKey, show(tx, holder));
   throw context.wasPreviewed
     ? planStaleError(spec, extent, show(tx, holder), request.owner)
     : takenError(spec, extent, show(tx, holder), request.owner);
-}
-
-/** Whether the next run can offer this holder another value. Otherwise the two owners would evict each other for ever. */
-async function hasOtherRoom(
-  tx: WriteBuffer,
-  spec: PoolSpec,
-  context: GrantContext,
-  { owner, uid, extents }: Lease,
-): Promise<boolean> {
-  const free = await pickFree(tx, spec, { ...pickerFor(context), owner }, sizeOf(extents[0]!));
-  return free !== undefined || (await pickVictim(tx, spec, zonesOf(spec).automatic, owner, uid))[1] !== undefined;
 }
 
 const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
@@ -262,9 +238,9 @@ async function findRoom(
   choice: Choice,
   within?: Extent,
 ): Promise<Extent> {
-  const { owner, size = 1n } = context.request;
+  const { owner, size = 1n, declared = [] } = context.request;
   const picker = pickerFor(context);
-  const zone = automaticZone(spec, within);
+  const zone = subtract(automaticZone(spec, within), declared);
   for (;;) {
     const found = await pickFree(tx, spec, picker, size, within);
     const overdue =
@@ -297,19 +273,18 @@ async function noRoomError(tx: WriteBuffer, spec: PoolSpec): Promise<OverlayErro
   );
 }
 
-const pickerFor = ({ request: { owner }, seed }: GrantContext): Picker => ({ owner, seed: seed });
+const pickerFor = ({ request: { owner, declared }, seed }: GrantContext): Picker => ({ owner, seed, avoid: declared });
 
 async function pickVictim(
   tx: WriteBuffer,
   spec: PoolSpec,
   zone: Extent[],
   owner: string,
-  except?: string,
 ): Promise<[TimeClass, Lease | undefined]> {
   for (const type of ["r", "o", "h"] as const) {
     if (type === "h" && spec.reclaimAfter === undefined) break;
     const serves = ({ extents }: Lease) => intersect(zone, extents).some((extent) => !isAvoided(spec, extent));
-    const holder = await oldestVictim(tx, spec, type, serves, owner, except);
+    const holder = await oldestVictim(tx, spec, type, serves, owner);
     if (holder) return [type, holder];
   }
   return ["h", undefined];

@@ -41,6 +41,7 @@ import {
   mayReturn,
   recallHeld,
   recallPromise,
+  withoutDeclared,
   withoutOutdated,
 } from "./promises";
 import { putLease, takeNames } from "./put-lease";
@@ -55,7 +56,7 @@ export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lea
   const pool = { ...record, spec: plannedSpec ? commonSpec(stored, plannedSpec) : stored };
   mustBeOfTenant(pool.spec, request.tenant);
   const kept = (await leasesOfRequester(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
-  const all = withoutOutdated(context, kept);
+  const all = withoutDeclared(request, withoutOutdated(context, kept));
   // Offers that the changed pool cannot give belong to other branches of the program.
   const mine = all.filter((lease) => isCommitted(lease) || (lease.state !== "ended" && fits(pool.spec, lease)));
   const found = await findOwn(tx, pool.spec, request, mine);

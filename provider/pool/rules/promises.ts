@@ -1,7 +1,7 @@
 import { isPlacementLeaseName, shownLeaseName } from "../../lease-names";
 import { isSameStack } from "../../owner";
 import { promiseBrokenError, promiseBrokenWarning } from "../errors";
-import { covers, sameExtents, sizeOf, zonesOf } from "../extents";
+import { covers, overlapsAny, sameExtents, sizeOf, zonesOf } from "../extents";
 import { leaseKey } from "../storage/keys";
 import { holdersOf, isExpired, isLive, replaceLease, requestId } from "../storage/leases";
 
@@ -22,9 +22,10 @@ import { canShare } from "./share";
  * Removes what is older than the end of the owner's last lease: broken promises; and offers, if that is the lease which the state still
  * has (`prefer`), because an up then restores what was held. Offers of this run, and those that wait for other leases, are kept.
  */
-export function withoutOutdated({ request: { prefer, want }, plannedExtents }: GrantContext, all: Lease[]): Lease[] {
+export function withoutOutdated({ request, plannedExtents }: GrantContext, all: Lease[]): Lease[] {
   const ends = all.filter(isEndOfLease);
-  const held = ends.filter(({ extents }) => prefer && !want && sameExtents(extents, prefer));
+  const prefer = preferredOf(request);
+  const held = ends.filter(({ extents }) => prefer && !request.want && sameExtents(extents, prefer));
   const [lastEnd, heldUntil] = [lastEndOf(ends), lastEndOf(held)];
   const isOfRun = ({ extents }: Lease) => plannedExtents !== undefined && sameExtents(extents, plannedExtents);
   return all.filter((lease) => {
@@ -32,6 +33,23 @@ export function withoutOutdated({ request: { prefer, want }, plannedExtents }: G
     return lease.state !== "offered" || lease.updatedAt > heldUntil || lease.waitsFor || isOfRun(lease);
   });
 }
+
+/**
+ * Removes what the owner of an automatic request has held or was offered, if this program requests a value of it elsewhere. What this program
+ * was shown is kept: the pool had no other value.
+ */
+export const withoutDeclared = (request: Request, all: Lease[]): Lease[] =>
+  all.filter(
+    (lease) =>
+      isCommitted(lease) || lease.shownTo?.includes(request.program ?? "") || !isDeclared(request, lease.extents),
+  );
+
+/** What the owner held before, unless this program requests a value of it elsewhere. */
+const preferredOf = (request: Request): Extent[] | undefined =>
+  request.prefer && !isDeclared(request, request.prefer) ? request.prefer : undefined;
+
+const isDeclared = ({ want, declared = [] }: Request, extents: Extent[]): boolean =>
+  !want && extents.some((extent) => overlapsAny(declared, extent));
 
 /**
  * The last offer to this request that ended before it was claimed. If the request has a newer offer, the old one counts only if this
@@ -91,7 +109,7 @@ export async function recallHeld(
     if (!answersRequest({ extents }, request) || !canGive(spec, request, extents)) return false;
     return (await liveHoldersOf(tx, spec, extents)).every(mayHaveFrom);
   };
-  for (const extents of [held?.extents, request.prefer]) {
+  for (const extents of [held?.extents, preferredOf(request)]) {
     const isTaken = extents && broken && sameExtents(extents, broken.extents);
     if (extents && !isTaken && (await canHave(extents, mayHave))) return extents;
   }

@@ -74,6 +74,8 @@ export interface Picker {
   owner: string;
   /** Of random choices. Drawn once per operation: a retry searches the same place, whose rows are cached by then. */
   seed: string;
+  /** Never chosen. */
+  avoid?: Extent[] | undefined;
 }
 
 /** A free extent by the allocation of the pool; undefined if there is none. */
@@ -84,10 +86,11 @@ export async function pickFree(
   size: bigint,
   within?: Extent,
 ): Promise<Extent | undefined> {
-  const zone = automaticZone(spec, within);
+  const whole = automaticZone(spec, within);
+  const zone = subtract(whole, picker.avoid ?? []);
   if (zone.length === 0) return undefined;
   const { first } = zone[0]!;
-  const start = startOfSearch(zone, spec.allocation, picker);
+  const start = startOfSearch(whole, spec.allocation, picker);
   return (
     (await lowestFree(tx, spec, zone, start, size)) ??
     (start > first ? await lowestFree(tx, spec, zone, first, size) : undefined)

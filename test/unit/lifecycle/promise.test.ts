@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { describeProgram } from "../../../sdk/declared";
 import { inPool, ownerOf, Stage } from "./stage";
 
 /** Up gives the values that preview shows, or stops with the reason. */
@@ -22,20 +23,19 @@ const settingsOf = ({ owner: _, uid: __, leaseId: ___, hubConnection: ____, ...p
 };
 
 describe("two requests for one value in one run", () => {
-  test("a requested runner id is kept for that runner, and the next preview offers the other one another id", async () => {
+  test("a runner id that the program requests goes to that runner, and the one before it gets another", async () => {
     await stage.network();
     stage.newRun();
-    const first = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
-    expect(first).toMatchObject({ runnerId: 1, vni: 101 });
-    const pinned = runnerInputs("training", "192.0.2.12", { runnerId: 1 });
-    expect(await stage.refusal("RunnerSubnet", "pinned", pinned)).toMatch(
-      /^RUNNER_ID_TAKEN: .* promised to RunnerSubnet free in this run.* Run preview again/,
-    );
-    stage.newRun();
-    const second = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
-    expect(second).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "vxkr2" });
-    expect(stage.warnings.at(-1)).toMatch(/Runner id 1 .* was promised to RunnerSubnet free .*RunnerSubnet::pinned/);
-    expect(await stage.preview("RunnerSubnet", "pinned", pinned)).toMatchObject({ runnerId: 1 });
+    const requested = { runnerId: 1 };
+    stage.described = describeProgram([
+      { type: "RunnerSubnet", names: ["free"], args: {} },
+      { type: "RunnerSubnet", names: ["pinned"], args: requested },
+    ]);
+    const free = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
+    expect(free).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "vxkr2" });
+    const pinned = await stage.preview("RunnerSubnet", "pinned", runnerInputs("training", "192.0.2.12", requested));
+    expect(pinned).toMatchObject({ runnerId: 1, vni: 101 });
+    expect(stage.warnings).toEqual([]);
     stage.newRun();
     expect(await stage.runner("free", "192.0.2.11")).toMatchObject({ runnerId: 2 });
     expect(await stage.runner("pinned", "192.0.2.12", { runnerId: 1 })).toMatchObject({ runnerId: 1 });
