@@ -8,7 +8,7 @@ import type { Values } from "../provider/lifecycle/values";
 import { planSteps } from "../provider/network/diff/steps";
 import { type Network, planTunnel } from "../provider/network/plan/hub";
 import { FACTS_SCRIPT, parseFacts } from "../provider/network/read/facts";
-import { openPool } from "../provider/pool";
+import { openPool } from "../provider/ipam";
 import { resourceOf } from "../provider/resources";
 import { type NetworkSettings, toNetwork } from "../provider/resources/network-settings";
 import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";

@@ -1,6 +1,6 @@
 /** Names by which leases are found in any pool, besides the names of their child pools. Each is unique in the store. */
 export const REQUESTS = "request/";
-const PLACED = "placed/";
+export const PLACED = "placed/";
 
 /** Of the lease that answers a request which may be repeated. `text` tells the requests of a caller apart. */
 export const requestLeaseName = (caller: string, text: string): string => `${REQUESTS}${caller}/${text}`;

@@ -95,8 +95,8 @@ export interface HostDefinition<Props> {
   report?(props: Props, underlays: Underlays): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
   containerLeases?(props: Props, containers: Container[]): ExistingLease[];
-  /** A script that proves, on one of the hosts, that the resource works. */
-  probe?(props: Props, underlays: Underlays): Probe | undefined;
+  /** Scripts that prove that the resource works. `neighbours`: addresses of others that it must reach, if they are known to exist. */
+  probe?(props: Props, underlays: Underlays, neighbours: string[]): Probe | undefined;
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
@@ -213,6 +213,8 @@ export interface Probe {
   script: string;
   /** What the script shows, for the error when it fails. */
   shows: string;
+  /** More to show on the same host, each only if another host shows that it can be. */
+  more?: { script: string; shows: string; unlessFails: { role: string; script: string } }[];
 }
 
 export const defineResource = <I extends z.ZodObject, C extends z.ZodObject>(

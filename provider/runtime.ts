@@ -135,7 +135,7 @@ export function provider(type: string) {
           {
             owner: scopedOwner(String(owner)),
             dryRun: dryRun === true,
-            ...(typeof declared === "string" && { movesAway: readDeclared(declared) }),
+            ...(typeof declared === "string" && readDeclared(declared)),
             ...(typeof program === "string" && { program }),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },

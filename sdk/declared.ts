@@ -2,10 +2,39 @@ import { createHash } from "node:crypto";
 
 /** How the SDK describes the resources of a program to the provider. */
 
-export const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
+export interface Declaration {
+  type: string;
+  /** The present one and former ones. */
+  names: string[];
+  args: Record<string, unknown>;
+}
 
-/** The values that a resource requests; `?` for one that is an output. */
-export const requestedValues = (args: Record<string, unknown>): string =>
+export interface DescribedProgram {
+  /** Differs between programs, such as those of two branches, that declare other resources or request other values. */
+  program: string;
+  /**
+   * `HASH=VALUE` for each value that a resource requests, `?` if that is an output; HASH is one of type and name. If another resource has the
+   * same hash, and requests none, `HASH`. undefined: no resource requests a value.
+   */
+  declared: string | undefined;
+}
+
+/** The same in any order of the resources. */
+export function describeProgram(declarations: Declaration[]): DescribedProgram {
+  const entries = declarations.flatMap(({ type, names, args }) =>
+    names.map((name) => ({ hash: shortHash(`${type}::${name}`), values: requestedValues(args) })),
+  );
+  const textOf = (some: typeof entries) => [...new Set(some.map(({ hash, values }) => hash + values))].sort().join(" ");
+  const requesting = new Set(entries.filter(({ values }) => values !== "").map(({ hash }) => hash));
+  return {
+    program: shortHash(textOf(entries)),
+    declared: textOf(entries.filter(({ hash }) => requesting.has(hash))) || undefined,
+  };
+}
+
+const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
+
+const requestedValues = (args: Record<string, unknown>): string =>
   ["ip", "ip6", "port", "runnerId"]
     .filter((key) => args[key] !== undefined)
     .map((key) => `=${["string", "number"].includes(typeof args[key]) ? args[key] : "?"}`)

@@ -1,5 +1,5 @@
 import * as pulumi from "@pulumi/pulumi";
-import { requestedValues, shortHash } from "./declared";
+import { type Declaration, type DescribedProgram, describeProgram } from "./declared";
 
 /** The properties of a resource class; written by the generator. */
 export interface Shape {
@@ -39,7 +39,8 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       throw new Error(
         `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over devices on the hosts, and use \`overlayctl import\` or \`overlayctl recover\` to record addresses in the pool.`,
       );
-    declare(shape.type, name, opts.aliases, args as Record<string, unknown>);
+    const names = [name, ...formerNames(opts.aliases)];
+    const described = declare({ type: shape.type, names, args: args as Record<string, unknown> });
     const inputs = resolveReferences(shape, args as Record<string, unknown>);
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
@@ -47,11 +48,8 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       secretInputs: findSecretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
-      declared:
-        requestedValues(args as Record<string, unknown>) === ""
-          ? undefined
-          : afterDeclarations(() => [...declaredResources].join(" ")),
-      program: afterDeclarations(hashProgram),
+      declared: described.then(({ declared }) => declared),
+      program: described.then(({ program }) => program),
       __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
@@ -72,38 +70,42 @@ export abstract class OverlayResource extends pulumi.CustomResource {
 }
 
 /**
- * The resources of this program, under their present and former names: a hash of each and the values that it requests. If a
- * requested value is held by another resource of the stack, the provider checks here that this program moves that resource to
- * another value, because Pulumi deletes resources only after all creates.
+ * What a program declares in the same turn of the event loop as its first resource. The provider tells by it the programs of two branches
+ * apart, and finds which values it requests, and which resources move to other values. Pulumi may run later code in up and not in preview, and
+ * in any order: what that declares does not count.
  */
-const declaredResources = new Set<string>();
+interface FirstTurn {
+  declarations: Declaration[];
+  described: Promise<DescribedProgram>;
+}
 
-function declare(
-  type: string,
-  name: string,
-  aliases: pulumi.CustomResourceOptions["aliases"],
-  args: Record<string, unknown>,
-): void {
-  const earlier = (Array.isArray(aliases) ? aliases : []).flatMap((alias: unknown) => {
+/** By run. A process has several with the Automation API. */
+const firstTurns = new WeakMap<object, FirstTurn>();
+const OUTSIDE_OF_PULUMI = {};
+
+function declare(declaration: Declaration): Promise<DescribedProgram> {
+  const run = pulumi.runtime.getMonitor() ?? OUTSIDE_OF_PULUMI;
+  const known = firstTurns.get(run);
+  if (known) {
+    known.declarations.push(declaration); // Without effect after the first turn.
+    return known.described;
+  }
+  const declarations = [declaration];
+  const described = endOfTurn().then(() => describeProgram(declarations));
+  firstTurns.set(run, { declarations, described });
+  return described;
+}
+
+/** After everything that waits for no I/O and no timer: a tick that is queued by a promise runs when no promise has a callback left. */
+const endOfTurn = (): Promise<void> =>
+  new Promise((resolve) => process.nextTick(() => queueMicrotask(() => process.nextTick(resolve))));
+
+const formerNames = (aliases: pulumi.CustomResourceOptions["aliases"]): string[] =>
+  (Array.isArray(aliases) ? aliases : []).flatMap((alias: unknown) => {
     if (typeof alias === "string") return [alias.split("::").at(-1)!];
     const former = (alias as { name?: unknown } | undefined)?.name;
     return typeof former === "string" ? [former] : [];
   });
-  for (const each of [name, ...earlier]) declaredResources.add(shortHash(`${type}::${each}`) + requestedValues(args));
-}
-
-/** Reads after all synchronous declarations of the program. Those after an `await` may be missing. */
-const afterDeclarations = <T>(read: () => T): Promise<T> =>
-  new Promise((resolve) => setImmediate(() => resolve(read())));
-
-let lastHash = { size: 0, mark: "" };
-
-/** Differs between programs, such as those of two branches, that declare other resources or request other values. */
-function hashProgram(): string {
-  if (lastHash.size !== declaredResources.size)
-    lastHash = { size: declaredResources.size, mark: shortHash([...declaredResources].sort().join(" ")) };
-  return lastHash.mark;
-}
 
 function resolveReferences(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };

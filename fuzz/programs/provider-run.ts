@@ -6,7 +6,7 @@ import { StoredPool } from "../../provider/pool/pool";
 import type { Store } from "../../provider/pool/storage/store";
 import { referencesOf } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
-import { requestedValues, shortHash } from "../../sdk/declared";
+import { type DescribedProgram, describeProgram } from "../../sdk/declared";
 import { isKnown } from "../../setup/generate/sdk";
 import { type FakeFleet, fakeDependencies } from "../../test/unit/lifecycle/fake-fleet";
 import type { EngineAnswer, EngineCall, EngineDeclaration } from "./engine-process";
@@ -44,8 +44,7 @@ export class ProviderRun {
   wasKilled = false;
   readonly #lifecycles = new Map<string, Lifecycle>();
   readonly #dependencies: Dependencies;
-  /** As the SDK describes the resources of the program. */
-  readonly #declared: string[];
+  readonly #described: DescribedProgram;
   #changes = 0;
   #accesses = 0;
   readonly #killed: Promise<EngineAnswer>;
@@ -59,8 +58,8 @@ export class ProviderRun {
     const settings = { offerTtl, quarantine: 300, swapWait: 0.3 };
     const pool = new StoredPool(kill ? this.#untilKilled(store, kill) : store, settings);
     this.#dependencies = { ...fakeDependencies(fleet, pool), warn: (text) => this.warnings.add(text) };
-    this.#declared = program.flatMap(({ type, name, aliases = [], args }) =>
-      [name, ...aliases].map((each) => shortHash(`${type}::${each}`) + requestedValues(args)),
+    this.#described = describeProgram(
+      program.map(({ type, name, aliases = [], args }) => ({ type, names: [name, ...aliases], args })),
     );
     this.#killed = new Promise((resolve) => {
       this.#end = () => {
@@ -122,7 +121,7 @@ export class ProviderRun {
       owner: String(owner),
       dryRun: this.options.dryRun,
       program: String(program),
-      ...(typeof declared === "string" && { movesAway: readDeclared(declared) }),
+      ...(typeof declared === "string" && readDeclared(declared)),
     };
     return lifecycle.check(caller, olds.owner === undefined ? undefined : olds, inputs);
   }
@@ -149,8 +148,7 @@ export class ProviderRun {
     return {
       ...inputs,
       owner: `fuzz/urn:pulumi:${stack}::fuzz::${group}overlay:index:${type}::${name}`,
-      ...(requestedValues(args) !== "" && { declared: this.#declared.join(" ") }),
-      program: shortHash([...new Set(this.#declared)].sort().join(" ")),
+      ...this.#described,
     };
   }
 

@@ -64,9 +64,6 @@ interface PromiseOfPreview {
 const preemptedIn = (stack: string): RegExp =>
   new RegExp(`PLAN_STALE: .* was promised to .* and is now promised to fuzz/urn:pulumi:${stack}::`);
 
-/** A refusal that is settled by running preview again is settled in so many. */
-const PREVIEWS_TO_SETTLE = 4;
-
 /** Stacks on one store. Runs steps, and compares the output, state and store after each run. */
 export class FuzzSession {
   readonly counts = newRunCounts();
@@ -128,17 +125,8 @@ export class FuzzSession {
     const key = JSON.stringify(program);
     const before = promises.get(key);
     const earlier = before?.expired ? undefined : before?.shown;
-    let shown = expires ? await this.#previewWithExpiry(stack) : await stack.preview();
+    const shown = expires ? await this.#previewWithExpiry(stack) : await stack.preview();
     this.counts.previews++;
-    for (
-      let left = PREVIEWS_TO_SETTLE;
-      !expires && shown.code !== 0 && shown.text.includes("Run preview again");
-      left--
-    ) {
-      if (left === 0) throw new Disagreement("previews do not settle", shown.text);
-      shown = await stack.preview();
-      this.counts.previews++;
-    }
     if (shown.code !== 0) mustBeOurs("preview", shown.text);
     else this.#checkUnshown(shown);
     if (earlier?.code === 0 && shown.code === 0 && !shown.text.includes("was promised")) {

@@ -1,7 +1,8 @@
 import { OverlayError } from "../errors";
+import type { Access } from "../ipam/decide/access";
 import { sameExtents } from "../ipam/extents";
 import type { ExistingLease, Lease, PoolSpec, Tenant } from "../ipam/types";
-import { isShownLeaseName, placementInLeaseName, REQUESTS, requestLeaseName } from "../lease-names";
+import { PLACED, REQUESTS, requestLeaseName } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -10,7 +11,6 @@ import {
   isTenantBlockName,
   tenantBlockName,
 } from "../owner";
-import type { Access } from "../pool/access";
 import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
 import { isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
@@ -48,9 +48,7 @@ export class CallerAccess implements Access {
   mayName(name: string, lease: Lease): boolean {
     if ([IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind))) return this.#mayNamePool(name, lease);
     if (name.startsWith(REQUESTS)) return name.startsWith(requestLeaseName(this.caller.name, ""));
-    const placement = placementInLeaseName(name) ?? "";
-    if (isShownLeaseName(name) && !placement.endsWith(`/${lease.owner}`)) return false;
-    return !this.#isNameOfOther(placement);
+    return !name.startsWith(PLACED) || !this.#isNameOfOther(name.slice(PLACED.length));
   }
 
   mayOpen(spec: PoolSpec, lease: Lease): boolean {
@@ -93,15 +91,11 @@ export class CallerAccess implements Access {
     return this.caller.tenant ? "another tenant" : "an owner outside of the bounds of the access token";
   }
 
-  /** The owners that had the values before a lease of a tenant, or have them after it, may be of other tenants. */
+  /** The owner that has the values after a lease of a tenant may be of another tenant. */
   #withoutStrangers(lease: Lease): Lease {
-    if (!this.caller.tenant) return lease;
-    const { quarantinedFor, end, ...shown } = lease;
-    return {
-      ...shown,
-      ...(quarantinedFor && this.#isOwn(quarantinedFor) && { quarantinedFor }),
-      ...(end && { end: end.takenBy === undefined ? end : { ...end, takenBy: "another owner" } }),
-    };
+    const { end } = lease;
+    if (!this.caller.tenant || end?.takenBy === undefined) return lease;
+    return { ...lease, end: { ...end, takenBy: "another owner" } };
   }
 
   #isOwn({ tenant }: { tenant?: Tenant }): boolean {

@@ -2,6 +2,6 @@
 
 export * from "./access-tokens";
 export { Authenticator } from "./authenticate";
-export { isBounded, openSession, operationsFor } from "./bounded-operations";
 export * from "./bounds";
 export * from "./caller";
+export { isBounded, openSession } from "./tenant-ipam";

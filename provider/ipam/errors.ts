@@ -58,11 +58,16 @@ export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: s
       holder,
       owner,
       holder.state === "offered"
-        ? `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`
+        ? offeredFix(spec, holder, owner)
         : "Request another value, or release that one first.",
     ),
   );
 }
+
+const offeredFix = ({ kind }: PoolSpec, holder: Lease, owner: string): string =>
+  kind !== "space" && isSameStack(holder.owner, owner)
+    ? "Request another value. If the pool has chosen it for that resource, request it as a literal before the program's first `await`: then the pool chooses another one."
+    : `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`;
 
 const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
 
@@ -71,14 +76,6 @@ export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owne
     "PLAN_STALE",
     `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
     describeFix(holder, owner, "Run up again: it will plan with what is free now."),
-  );
-
-/** Two requests of one run get the same value: it is kept for the request by value, which came second. */
-export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
-  new OverlayError(
-    KINDS[spec.kind].taken,
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which requests it explicitly.`,
-    `Run preview again: ${shortName(holder.owner)} gets another one.`,
   );
 
 /** A promise that cannot be kept: an error in an up without a preview. */

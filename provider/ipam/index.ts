@@ -43,12 +43,14 @@ const ENGINES: Record<string, Opener> = {
   etcd: openEtcd,
 };
 
-async function openPostgres(rest: string): Promise<Engine> {
-  return (await import("./store/postgres.js")).openPostgres(`postgres:${rest}`, { warn: warnOnce });
+async function openPostgres(rest: string, { clock }: Pick<Settings, "clock">): Promise<Engine> {
+  const options = { warn: warnOnce, ...(clock && { clock }) };
+  return (await import("./store/postgres.js")).openPostgres(`postgres:${rest}`, options);
 }
 
-async function openEtcd(rest: string): Promise<Engine> {
-  return (await import("./store/etcd/engine.js")).openEtcd(`etcd:${rest}`, { warn: warnOnce });
+async function openEtcd(rest: string, { clock }: Pick<Settings, "clock">): Promise<Engine> {
+  const options = { warn: warnOnce, ...(clock && { clock }) };
+  return (await import("./store/etcd/engine.js")).openEtcd(`etcd:${rest}`, options);
 }
 
 const warnings = new Set<string>();

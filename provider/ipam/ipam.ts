@@ -15,7 +15,7 @@ import type { Ipam } from "./interface";
 import { mustBeOpen } from "./move";
 import type { Observer } from "./observer";
 import { Queue } from "./queue";
-import type { Commit, DocumentKind, Engine, Head, Query } from "./store/store";
+import type { Commit, DocumentKind, Engine, Head, Query, Rows } from "./store/store";
 import { type Guard, view, type Work } from "./store/transact";
 import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
 import type {
@@ -77,8 +77,9 @@ class Core implements Guard {
     readonly engine: Engine,
     private readonly settings: IpamSettings,
   ) {
-    this.queue = new Queue(engine, this, ({ events }) => {
-      if (events.length > 0) settings.observer?.committed?.(events);
+    this.queue = new Queue(engine, this, ({ commit }, milliseconds) => {
+      settings.observer?.transaction?.("write", milliseconds / 1000);
+      if (commit && commit.events.length > 0) settings.observer?.committed?.(commit.events);
     });
   }
 
@@ -403,14 +404,20 @@ export class LocalIpam implements Ipam {
   }
 
   #read<T>(found: Query[], answer: (state: State) => T): Promise<T> {
-    return this.#observed(view(this.core.engine, found, this.#terms(), this.core, answer));
+    return this.#view(found, answer);
   }
 
   /** Rows that no decision reads. */
-  async #rows(found: Query[]) {
-    return this.#observed(
-      view(this.core.engine, found, this.#terms(), this.core, (_state, head, rows) => ({ ...rows, head })),
+  #rows(found: Query[]) {
+    return this.#view(found, (_state, head, rows) => ({ ...rows, head }));
+  }
+
+  #view<T>(found: Query[], answer: (state: State, head: Head, rows: Rows) => T): Promise<T> {
+    const started = performance.now();
+    const read = view(this.core.engine, found, this.#terms(), this.core, answer).finally(() =>
+      this.settings.observer?.transaction?.("read", (performance.now() - started) / 1000),
     );
+    return this.#observed(read);
   }
 
   #observed<T>(operation: Promise<T>): Promise<T> {

@@ -19,7 +19,7 @@ export class Queue {
   constructor(
     private readonly engine: Engine,
     private readonly guard: Guard,
-    private readonly onCommit: (commit: Commit) => void,
+    private readonly onDone: (decided: Decided, milliseconds: number) => void,
   ) {}
 
   add<T>(work: Work<T>): Promise<[value: T, commit: Commit | undefined]> {
@@ -42,10 +42,11 @@ export class Queue {
       const batch = this.#waiting.splice(0, Math.min(BATCH, this.engine.maxBatch ?? BATCH));
       if (batch.length === 0) return;
       const works = batch.map(({ work }) => work);
+      const started = performance.now();
       const decided = await transact(this.engine, works, this.guard).catch(
         (error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }),
       );
-      if (decided.commit) this.onCommit(decided.commit);
+      this.onDone(decided, performance.now() - started);
       for (const [i, { resolve, reject }] of batch.entries()) {
         const outcome = decided.outcomes[i]!;
         if ("error" in outcome) reject(outcome.error);

@@ -93,7 +93,7 @@ export interface Request extends Omit<Details, "childPool"> {
   formerOwner?: string;
   /** Identifies the program of a stack, which differs between branches: a preview shows its values to one program only. */
   program?: string;
-  /** Values that the program names elsewhere: never chosen automatically. */
+  /** The values that resources of this program ask for: never chosen automatically. */
   declared?: Extent[];
   /** Identifies the run of Pulumi. */
   run?: string;

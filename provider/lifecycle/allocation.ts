@@ -130,7 +130,7 @@ async function offerLease(
     ...(formerOwner && { formerOwner }),
     ...(prefer && { prefer }),
     ...(program && { program }),
-    ...(declared && { declared }),
+    ...(declared && !request.want && { declared }),
   };
   if (dryRun && (await isReplacedInRun(def, pool, request.pool, inputs))) {
     deps.warn(

@@ -1,44 +1,61 @@
 import { hash } from "node:crypto";
 import { tryParseIp } from "../addressing/ip";
-import type { Lease } from "../ipam/types";
+import type { Extent, Lease } from "../ipam/types";
+import { SPACES } from "../pool-names";
 
-/**
- * What the SDK passes about the program's resources: `HASH`, or `HASH=VALUE` for each value that a resource asks for, `?` if that is an
- * output. HASH is eight digits of a hash of type and name. Resources that are declared after an `await` may be missing.
- */
+/** What the program requests by value, in its first turn of the event loop: before its first `await`. */
+export interface Declared {
+  /** See `Request`. */
+  declared: Extent[];
+  /**
+   * Whether a resource of the stack releases the values of its lease in this run. Not so if the program does not declare it, or leaves the
+   * choice to the pool, because then it keeps them. undefined: not known.
+   */
+  movesAway(holder: Pick<Lease, "pool" | "owner" | "extents">): boolean | undefined;
+}
 
-/**
- * Whether a resource of the stack releases the values of its lease in this run. Not so if the program does not declare it, or leaves
- * the choice to the pool, because then it keeps them. undefined: not known yet.
- */
-export function readDeclared(text: string): (holder: Pick<Lease, "owner" | "extents">) => boolean | undefined {
-  let declared: Map<string, string[][]> | undefined;
-  return ({ owner, extents }) => {
-    declared ??= parseDeclared(text);
-    const pins = declared.get(hashResource(owner)) ?? [[]];
-    const keeps = pins.some(
-      (values) => values.length === 0 || values.some((value) => extents.some((extent) => isInExtent(value, extent))),
-    );
-    if (keeps) return false;
-    return pins.flat().includes("?") ? undefined : true;
+/** For each resource, the values that it requests; undefined for an output, or for what is no value. By a hash of type and name. */
+type Requested = Map<string, (bigint | undefined)[][]>;
+
+let latest: { text: string; declared: Declared } | undefined;
+
+/** Parses what the SDK passes, see `DescribedProgram`. In a run it is the same text for all resources. */
+export function readDeclared(text: string): Declared {
+  if (latest?.text !== text) latest = { text, declared: toDeclared(parseRequested(text)) };
+  return latest.declared;
+}
+
+function toDeclared(requested: Requested): Declared {
+  const values = new Set([...requested.values()].flat(2).filter((value) => value !== undefined));
+  return {
+    declared: [...values].map((value) => ({ first: value, last: value })),
+    movesAway: ({ pool, owner, extents }) => {
+      if (pool.startsWith(SPACES)) return undefined; // Ranges are not among the requested values.
+      const requests = requested.get(hashResource(owner)) ?? [[]];
+      const isHeld = (value?: bigint) =>
+        value !== undefined && extents.some(({ first, last }) => first <= value && value <= last);
+      if (requests.some((each) => each.length === 0 || each.some(isHeld))) return false;
+      return requests.flat().includes(undefined) ? undefined : true;
+    },
   };
 }
 
-function parseDeclared(text: string): Map<string, string[][]> {
-  const declared = new Map<string, string[][]>();
+const ENTRY = /^([0-9a-f]{8})((?:=[^=]*)*)$/;
+
+function parseRequested(text: string): Requested {
+  const requested: Requested = new Map();
   for (const each of text.split(" ")) {
-    const [hash = "", ...values] = each.split("=");
-    declared.set(hash, [...(declared.get(hash) ?? []), values]);
+    const [, hash, values] = ENTRY.exec(each) ?? [];
+    if (hash !== undefined)
+      requested.set(hash, [...(requested.get(hash) ?? []), values!.split("=").slice(1).map(parseValue)]);
   }
-  return declared;
+  return requested;
 }
+
+/** Runner ids and ports have at most nine digits. */
+const parseValue = (text: string): bigint | undefined => (/^\d{1,9}$/.test(text) ? BigInt(text) : tryParseIp(text));
 
 function hashResource(owner: string): string {
   const [types = "", name = ""] = owner.split("::").slice(-2);
   return hash("sha256", `${types.split(":").at(-1)}::${name}`, "hex").slice(0, 8);
-}
-
-function isInExtent(value: string, { first, last }: Lease["extents"][number]): boolean {
-  const point = /^\d{1,9}$/.test(value) ? BigInt(value) : tryParseIp(value);
-  return point !== undefined && first <= point && point <= last;
 }

@@ -5,8 +5,9 @@ import type { RunPlan } from "../ipam/run-plan";
 import { type Changes, isCommitted, type Lease } from "../ipam/types";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Definition, targetsOf } from "../resource";
+import { releaseContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
-import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
+import { cleanRemovedHosts, removeItems } from "./hosts";
 import {
   amendOwned,
   buildChildPool,

@@ -38,5 +38,6 @@ export interface Caller {
   movesAway?: OfferOptions["movesAway"] | undefined;
   /** See `Request`. */
   program?: string | undefined;
+  /** See `Request`. */
   declared?: Extent[] | undefined;
 }

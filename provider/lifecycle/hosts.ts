@@ -1,5 +1,4 @@
 import { z } from "zod";
-import { formatIp } from "../addressing/ip";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
@@ -8,11 +7,10 @@ import { type ExistingLease, isCommitted } from "../ipam/types";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Underlay } from "../network/plan/hub";
-import { isContainerOwner } from "../owner";
 import { type Definition, type TargetHost, targetsOf, type Underlays } from "../resource";
+import { importContainerLeases, offerContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
-import { hostIds } from "./target-hosts";
 import type { Values } from "./values";
 
 /** What the lifecycle does on hosts: asks them, brings them to the desired state, reads drift, and leases addresses of containers. */
@@ -51,31 +49,48 @@ const askHost = (
 ): Promise<Underlay> =>
   deps.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
 
-/**
- * The planned items of a host whose items are to be removed, because its record may be lost. For hosts that do not answer, the facts
- * in the state are used. A state of an earlier release has none: then there is no plan, and only the record counts.
- */
+/** What is known of the hosts of a resource, although some do not answer: of those the facts that the last up wrote to the state. */
+interface KnownUnderlays {
+  underlays: Underlays;
+  /** Why hosts did not answer, by role. */
+  errors: Map<string, OverlayError>;
+  /** The error of a host of which the state has no facts either: nothing can be planned. A state of an earlier release has none. */
+  unknown?: OverlayError;
+}
+
+async function askOrRecall(
+  deps: Pick<Dependencies, "fleet">,
+  targets: TargetHost[],
+  props: Values,
+): Promise<KnownUnderlays> {
+  const known: KnownUnderlays = { underlays: {}, errors: new Map() };
+  const lastSeen = lastUnderlays.parse(underlaysInState(props));
+  for (const target of targets) {
+    try {
+      known.underlays[target.role] = await askHost(deps, target, known.underlays);
+    } catch (error) {
+      if (!isOverlayError(error)) throw error;
+      known.errors.set(target.role, error);
+      const last = lastSeen[target.role];
+      if (last) known.underlays[target.role] = last;
+      else known.unknown ??= error;
+    }
+  }
+  return known;
+}
+
+/** The planned items of a host whose items are to be removed, because its record may be lost. Without a plan, only the record counts. */
 async function planRemoval(
   def: Definition,
   deps: Pick<Dependencies, "fleet">,
   props: Values,
-  target: TargetHost,
+  { role, connection }: TargetHost,
 ): Promise<Pick<ApplyRequest, "plannedItems" | "planError">> {
-  const underlays: Underlays = {};
-  const lastSeen = lastUnderlays.parse(underlaysInState(props));
-  for (const each of targetsOf(def, props)) {
-    const isSelf = each.role === target.role;
-    try {
-      underlays[each.role] = await askHost(deps, isSelf ? { ...each, connection: target.connection } : each, underlays);
-    } catch (error) {
-      if (!isOverlayError(error)) throw error;
-      if (isSelf && !isOverlayError(error, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw error;
-      const last = lastSeen[each.role];
-      if (!last) return { planError: error };
-      underlays[each.role] = last;
-    }
-  }
-  return { plannedItems: planItems(def, props, underlays)[target.role] ?? [] };
+  const targets = targetsOf(def, props).map((each) => (each.role === role ? { ...each, connection } : each));
+  const { underlays, errors, unknown } = await askOrRecall(deps, targets, props);
+  const own = errors.get(role);
+  if (own && !isOverlayError(own, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw own;
+  return unknown ? { planError: unknown } : { plannedItems: planItems(def, props, underlays)[role] ?? [] };
 }
 
 /** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
@@ -247,15 +262,25 @@ async function runProbe(
   deps: Dependencies,
   props: Values,
   underlays: Underlays,
+  neighbours: string[] = [],
 ): Promise<string | undefined> {
-  const probe = def.host?.probe?.(props, underlays);
+  const probe = def.host?.probe?.(props, underlays, neighbours);
   if (!probe) return undefined;
-  const { connection } = targetsOf(def, props).find(({ role }) => role === probe.role)!;
-  const { code } = await deps.fleet.run(connection, probe.script);
-  return code === 0 ? undefined : `${probe.shows} do not get through (tried on ${connection.host})`;
+  const connectionOf = (role: string): Connection =>
+    targetsOf(def, props).find((each) => each.role === role)!.connection;
+  const failure = (shows: string): string => `${shows} do not get through (tried on ${connectionOf(probe.role).host})`;
+  const { more = [] } = probe;
+  const scripts = [probe.script, ...more.map(({ script }) => script)];
+  const all = scripts.map((script, i) => `(${script}\n) || exit ${i + 1}`).join("\n");
+  const { code } = await deps.fleet.run(connectionOf(probe.role), all);
+  if (code === 0) return undefined;
+  const failed = more[code - 2];
+  if (!failed) return failure(probe.shows);
+  const other = await deps.fleet.run(connectionOf(failed.unlessFails.role), failed.unlessFails.script);
+  return other.code === 0 ? failure(failed.shows) : undefined;
 }
 
-/** Differences between hosts and plan, as text. A host that cannot be read counts as a difference. */
+/** Differences between hosts and plan, as text. A host that cannot be read counts as a difference, and does not hide those of the others. */
 export async function readDrift(
   def: Definition,
   deps: Dependencies,
@@ -263,99 +288,36 @@ export async function readDrift(
   props: Values,
   owned: Omit<OwnedLease, "run">,
 ): Promise<{ found: string[]; isComplete: boolean }> {
-  try {
-    const underlays = await askHosts(def, deps, props);
-    const plan = planItems(def, props, underlays);
-    const targets = targetsOf(def, props).map(async ({ role, connection }) => {
-      const seen = await deps.fleet.inspect(connection, {
-        ...desiredState(def, props, owned, plan[role] ?? []),
-        isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
-      });
-      const unleased = await offerContainerLeases(def, pool, props, [seen]);
-      const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
-      return texts.map((text) => formatDrift(connection, text));
-    });
-    const found = (await Promise.all(targets)).flat();
-    const failure = found.length === 0 ? await runProbe(def, deps, props, underlays) : undefined;
-    return { found: failure ? [failure] : found, isComplete: true };
-  } catch (error) {
+  const targets = targetsOf(def, props);
+  const { underlays, errors, unknown } = await askOrRecall(deps, targets, props);
+  const plan = unknown ? {} : planItems(def, props, underlays);
+  let isComplete = true;
+  // Only the code: the text has the number of attempts, which would differ in every refresh.
+  const describeUnread = (error: unknown): string => {
     if (!isOverlayError(error)) throw error;
-    // Only the code: the text has the number of attempts, which would differ in every refresh.
-    const hosts = hostIds(targetsOf(def, props));
-    const which = hosts.find((host) => error.what.split(/[\s,:;']+/).includes(host)) ?? hosts.join(", ");
-    return { found: [`${which}: could not be read (${error.code})`], isComplete: false };
-  }
+    isComplete = false;
+    return `could not be read (${error.code})`;
+  };
+  const neighbours: string[] = [];
+  const read = async ({ role, connection }: TargetHost): Promise<string[]> => {
+    if (errors.has(role)) return [describeUnread(errors.get(role))];
+    if (unknown) return ["was not compared, because another host of the resource could not be read"];
+    const request = {
+      ...desiredState(def, props, owned, plan[role] ?? []),
+      isLeaseGone: (uid: string) => isLeaseGone(pool, owned, uid),
+    };
+    try {
+      const seen = await deps.fleet.inspect(connection, request);
+      neighbours.push(...seen.neighbours);
+      const unleased = await offerContainerLeases(def, pool, props, [seen]);
+      return [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
+    } catch (error) {
+      return [describeUnread(error)];
+    }
+  };
+  const texts = targets.map(async (target) => (await read(target)).map((text) => formatDrift(target.connection, text)));
+  const found = (await Promise.all(texts)).flat();
+  if (found.length > 0) return { found, isComplete };
+  const failure = await runProbe(def, deps, props, underlays, neighbours).catch(describeUnread);
+  return { found: failure === undefined ? [] : [failure], isComplete };
 }
-
-/**
- * Addresses of containers, as Docker reports them. A container that was started by hand has an address without a lease. A refresh
- * shows it as drift and offers it to that container, so that it is not offered to another owner; an up commits the lease.
- */
-
-/** Addresses of containers that have no committed lease. */
-async function findUnleased(
-  def: Definition,
-  pool: RunPlan,
-  props: Values,
-  seen: InspectResult[],
-): Promise<ExistingLease[]> {
-  const containers = seen.flatMap(({ containers }) => containers);
-  const facts = def.host?.containerLeases?.(props, containers) ?? [];
-  if (facts.length === 0) return [];
-  const leases = await pool.ipam.leases(facts[0]!.pool);
-  const held = new Set(leases.filter(isCommitted).flatMap(({ extents }) => extents.map(({ first }) => first)));
-  return facts
-    .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
-    .filter(({ want }) => want.length > 0);
-}
-
-/** Commits leases for them, in state `used`. */
-async function importContainerLeases(
-  def: Definition,
-  deps: Dependencies,
-  pool: RunPlan,
-  props: Values,
-  seen: InspectResult[],
-): Promise<void> {
-  const facts = await findUnleased(def, pool, props, seen);
-  if (facts.length === 0) return;
-  const { conflicts } = await pool.ipam.importLeases(facts);
-  for (const { lease, error } of conflicts) deps.warn(`Container ${lease.usedBy}: ${error.message}`);
-}
-
-/**
- * Leases that were only imported from Docker do not prevent the delete of a runner; a running container does, on the host. Returns
- * what to import again if the delete fails.
- */
-export async function releaseContainerLeases(pool: RunPlan, name: string): Promise<ExistingLease[]> {
-  const imported = (await pool.ipam.leases(name)).filter(
-    ({ owner, state }) => isContainerOwner(owner) && state === "used",
-  );
-  for (const { leaseId } of imported) await pool.release(name, leaseId);
-  return imported.map(({ owner, type, extents, usedBy }) => ({
-    pool: name,
-    owner,
-    type,
-    want: extents,
-    ...(usedBy !== undefined && { usedBy }),
-  }));
-}
-
-/** Offers them to the containers, and returns them as drift. Offers that a preview has made to others stay. */
-async function offerContainerLeases(
-  def: Definition,
-  pool: RunPlan,
-  props: Values,
-  seen: InspectResult[],
-): Promise<string[]> {
-  const facts = await findUnleased(def, pool, props, seen);
-  await Promise.all(facts.map((fact) => pool.offer(fact).catch(ignoreTaken)));
-  return facts.map(
-    ({ usedBy, want }) =>
-      `container ${usedBy} has ${want.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
-  );
-}
-
-const ignoreTaken = (error: unknown): void => {
-  if (!isOverlayError(error, "IP_IN_USE", "POOL_NOT_FOUND")) throw error;
-};

@@ -3,6 +3,7 @@ import { escapeLine, isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import type { RunPlan } from "../ipam/run-plan";
 import { type Extent, isCommitted, isWithinQuota, type Lease } from "../ipam/types";
+import { shortName } from "../owner";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
@@ -97,7 +98,8 @@ export class Lifecycle {
     const lease = await this.#findLease(olds);
     const isLost = lease === "lost";
     const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
-    const hasDrift = linesOf(olds.drift).length > 0;
+    const drift = linesOf(olds.drift);
+    this.#showDrift(olds, drift);
     const hasUnknown = unknownPaths(news).length > 0;
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
@@ -105,7 +107,7 @@ export class Lifecycle {
       changes:
         changedInputs(this.def, olds, news).length > 0 ||
         isLost ||
-        hasDrift ||
+        drift.length > 0 ||
         isDeleteUnfinished ||
         (await this.#isTokenInvalid(olds)),
       replaces: isLost ? [...replaces, "leaseId"] : replaces,
@@ -155,7 +157,14 @@ export class Lifecycle {
       ...linesOf(props.drift).filter((line) => line.startsWith(NOT_APPLIED)),
     ];
     const outputs = lease ? await this.#leaseOutputs(pool, props, lease, (held) => this.#renewToken(held, props)) : {};
-    return { id, props: { ...props, ...outputs, drift: [...notes, ...found] }, inputs: pickInputs(this.def, props) };
+    const drift = [...notes, ...found];
+    this.#showDrift(props, drift);
+    return { id, props: { ...props, ...outputs, drift }, inputs: pickInputs(this.def, props) };
+  }
+
+  /** Pulumi shows outputs only where they differ from the state, and only with `--diff`: drift that is in the state already would not be named. */
+  #showDrift({ owner }: Values, lines: string[]): void {
+    for (const line of lines) this.deps.warn(`drift of ${shortName(String(owner))}: ${line}`);
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {

@@ -25,9 +25,9 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   const inputs = await resolveInputs(context, input);
   const owner = ownerOfPool(inputs.poolName);
   const childPool = (extents: Extent[]): PoolSpec => ipPool.childPool!(inputs, extents);
-  const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true, childPool };
+  const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true };
   const name = poolNamed(inputs.poolName);
-  if (!(await pool.spec(name))) await pool.claim(request).catch(explainOverlap);
+  if (!(await pool.spec(name))) await claimPool(pool, request, childPool).catch(explainOverlap);
   const [spec, lease] = [await pool.spec(name), await findOpener(pool, name)];
   if (!spec)
     throw new OverlayError(
@@ -43,8 +43,14 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   );
 }
 
+/** The settings of the pool follow from its values: these are chosen first. */
+async function claimPool(pool: Ipam, request: Request, childPool: (extents: Extent[]) => PoolSpec): Promise<void> {
+  const want = request.want ?? (await pool.offer(request)).extents;
+  await pool.claim({ ...request, want, childPool: childPool(want) });
+}
+
 /** Whether a pool that exists is the one that is requested, and not another one under the same name. */
-const isAnswer = ({ owner, pool, extents }: Lease, request: Omit<Request, "childPool">): boolean =>
+const isAnswer = ({ owner, pool, extents }: Lease, request: Request): boolean =>
   owner === request.owner &&
   pool === request.pool &&
   (request.want ? sameExtents(extents, request.want) : total(extents) === request.size);

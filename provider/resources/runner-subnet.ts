@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { exactNumber, overlaps, parseIp, tryParseIp } from "../addressing/ip";
+import { exactNumber, familyOfIp, overlaps, parseIp, tryParseIp } from "../addressing/ip";
 import { runnerLayout, tunnelName, withoutDockerRange } from "../addressing/layout";
 import { hostId } from "../host/connection";
 import type { ExistingLease, Extent, Json, PoolSpec } from "../ipam/types";
@@ -204,7 +204,7 @@ export const runnerSubnet = defineResource({
     }),
     containerLeases: (props, containers) =>
       containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
-    probe: (props, underlays) => (props.network.verify ? probe(props, underlays) : undefined),
+    probe: (props, underlays, neighbours) => (props.network.verify ? probe(props, underlays, neighbours) : undefined),
   },
 });
 
@@ -269,7 +269,7 @@ function* crossFieldErrors({
 }
 
 /** Pings with the largest packet that must pass without fragmentation in each family: MTU less the IP and ICMP headers. */
-function probe(props: RunnerProps, { hub, runner }: Underlays) {
+function probe(props: RunnerProps, { hub, runner }: Underlays, neighbours: string[]) {
   const layouts = layoutsOf(props.network.subnets);
   const mtu = effectiveMtu(networkFor(props), hub!, runner!);
   const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
@@ -277,6 +277,21 @@ function probe(props: RunnerProps, { hub, runner }: Underlays) {
     role: "runner",
     script: layouts.map(({ family, hubIp }) => ping(hubIp, mtu - (family === 4 ? 28 : 48))).join("\n"),
     shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${targets}`,
+    more: layouts.flatMap(({ family }) => {
+      const others = neighbours.filter((ip) => familyOfIp(ip) === family);
+      return others.length > 0 ? [neighbourProbe(others)] : [];
+    }),
+  };
+}
+
+/** At least one of a few other runners answers, if one answers to the hub. */
+function neighbourProbe(addresses: string[]) {
+  const pings = [...addresses, ...addresses].map((ip) => `ping -c 1 -W 1 ${ip}`).join(" || ");
+  const script = `{ ${pings}; } >/dev/null 2>&1`;
+  return {
+    script,
+    shows: `packets from the runner to other runners (${addresses.join(", ")}), which the hub reaches,`,
+    unlessFails: { role: "hub", script },
   };
 }
 

@@ -1,6 +1,6 @@
 import type { Authenticator } from "../access/authenticate";
-import { openSession } from "../access/bounded-operations";
 import { type Caller, requireScope, type Scope } from "../access/caller";
+import { openSession } from "../access/tenant-ipam";
 import { OverlayError } from "../errors";
 import { isLoopbackName } from "../loopback";
 import type { Context } from "../reservations";

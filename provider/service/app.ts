@@ -3,7 +3,7 @@ import type { FastifyBaseLogger, FastifyInstance, RawServerDefault, RouteOptions
 import type { ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
-import type { PoolRun } from "../pool/run";
+import type { Ipam } from "../ipam/types";
 import type { Context } from "../reservations";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
@@ -45,7 +45,7 @@ export type App = FastifyInstance<
 
 /** What routes need. */
 export interface ServiceContext {
-  pool: PoolRun;
+  pool: Ipam;
   tokenKeys?: string | undefined;
   tenantDefaults?: Context["tenantDefaults"];
   /** Without one, every caller is the operator. */

@@ -1,21 +1,21 @@
 import type { Logger } from "pino";
 import { isOverlayError } from "../errors";
 import type { Observer } from "../ipam/observer";
-import type { PoolRun } from "../pool/run";
+import type { Ipam } from "../ipam/types";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";
 import { Metrics, type MetricsOptions } from "./metrics/metrics";
 
 /** The pool of one process that serves it, what is measured of it, and the events of its store. */
 export interface Instance {
-  pool: PoolRun;
+  pool: Ipam;
   metrics: Metrics;
   feed: EventFeed;
   deliveries: WebhookDeliveries;
 }
 
 /** Opens the pool with an observer. */
-export type OpenPool = (observer: Observer) => Promise<PoolRun>;
+export type OpenPool = (observer: Observer) => Promise<Ipam>;
 
 export async function openInstance(openIpam: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
   const metrics = new Metrics(options);

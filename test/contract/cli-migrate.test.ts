@@ -1,9 +1,10 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
-import { openPool, openStore } from "../../provider/ipam";
+import { openStore } from "../../provider/ipam";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
+import { openPool } from "./fixture";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 

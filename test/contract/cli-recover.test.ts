@@ -2,14 +2,15 @@ import { copyFileSync, existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
+import type { Lease } from "../../provider/ipam/types";
 import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
-import type { Lease, Pool } from "../../provider/ipam/types";
 import { parseSettings } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
 import { storedNetwork } from "../../provider/resources/network-settings";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 import { FakeFleet, fakeDependencies } from "../unit/lifecycle/fake-fleet";
+import type { Pool } from "./fixture";
 
 /** A store that was lost, and a store with leases that no stack has. */
 const ctl = new Ctl();

@@ -2,9 +2,9 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/ipam";
 import type { PoolRun } from "../../provider/pool/run";
 import { Ctl, deploy } from "../unit/cli/ctl";
+import { openPool } from "./fixture";
 import { type Service, serveInProcess } from "./servers/service";
 
 /** The command line with a service as its store. */

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { by, createFixture, createPool, type Engine, extents, firstOf, START } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Changes that compare the lease's state in their own transaction, and claims that may be retried. */
 export function conditionalChangeContract(engine: Engine): void {
@@ -29,9 +30,7 @@ export function conditionalChangeContract(engine: Engine): void {
     const changes = await Promise.allSettled([change("r1"), change("r2")]);
     expect(changes.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
     const loser = changes.find((result) => result.status === "rejected")!;
-    expect(loser.reason.message).toBe(
-      `LEASE_CHANGED: Lease ${leaseId} in IPPool p was changed after it was read. Nothing was changed. Read it again.`,
-    );
+    expect(loser.reason).toMatchObject(refusal("LEASE_CHANGED", leaseId));
     await expect(pool.close("pool/p", leaseId, ifRun("r0"))).rejects.toMatchObject({ code: "LEASE_CHANGED" });
     expect(await pool.release("pool/p", leaseId, ifRun("r0"))).toBe(false);
     expect(await pool.release("pool/p", leaseId, ifRun())).toBe(false);

@@ -1,10 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect } from "vitest";
-import { openPool } from "../../provider/ipam";
 import type { Ctl } from "../unit/cli/ctl";
 import { EventClient } from "../unit/service/event-client";
 import { Receiver } from "../unit/service/receiver";
-import { createPool, extents } from "./fixture";
+import { createPool, extents, openPool } from "./fixture";
 import { type ServiceProcess, startService, waitFor } from "./service-process";
 
 /**

@@ -1,6 +1,27 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
-import { openPool } from "../../provider/ipam";
-import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/ipam/types";
+import { openIpam, type Settings } from "../../provider/ipam";
+import { RunPlan } from "../../provider/ipam/run-plan";
+import type { ExistingLease, Extent, Ipam, Lease, PoolSpec, Request } from "../../provider/ipam/types";
+
+/** A run of Pulumi and its store as one object: operations of both, of the run first. */
+export type Pool = Omit<RunPlan, "ipam"> &
+  Omit<Ipam, keyof RunPlan | "session"> & { session(options: Parameters<Ipam["session"]>[0]): Pool };
+
+export const openPool = async (
+  url: string,
+  { swapWait, ...settings }: Settings & { swapWait?: number },
+): Promise<Pool> => poolOf(await openIpam(url, settings), swapWait);
+
+export function poolOf(ipam: Ipam, swapWait?: number): Pool {
+  const plan = new RunPlan(ipam, { swapWait });
+  const own = { session: (options: Parameters<Ipam["session"]>[0]) => poolOf(ipam.session(options), swapWait) };
+  const get = (_: unknown, key: string) => {
+    const from = [own, plan, ipam].find((each) => key in each) as Record<string, unknown> | undefined;
+    const value = from?.[key];
+    return typeof value === "function" ? value.bind(from) : value;
+  };
+  return new Proxy({}, { get }) as Pool;
+}
 
 /** Settings of a process, in seconds. */
 export interface Terms {

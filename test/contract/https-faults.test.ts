@@ -2,14 +2,13 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
-import { openPool } from "../../provider/ipam";
+import type { Extent, PoolSpec, Request } from "../../provider/ipam/types";
 import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
 import { StoredPool } from "../../provider/pool/pool";
 import { ensureLayout } from "../../provider/pool/storage/layout";
 import type { Store } from "../../provider/pool/storage/store";
-import type { Extent, Pool, PoolSpec, Request } from "../../provider/ipam/types";
-import { by, createPool, existingLease, extents, firstOf, network, requestFor } from "./fixture";
+import { by, createPool, existingLease, extents, firstOf, network, openPool, type Pool, requestFor } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
 import { type Service, serveInProcess } from "./servers/service";
 

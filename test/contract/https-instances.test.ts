@@ -1,9 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { openPool } from "../../provider/ipam";
-import { isCommitted, type Lease, type Pool } from "../../provider/ipam/types";
+import { isCommitted, type Lease } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
-import { by, createPool, extents, firstOf } from "./fixture";
+import { by, createPool, extents, firstOf, openPool, type Pool } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 import { startService } from "./service-process";

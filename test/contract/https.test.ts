@@ -1,10 +1,7 @@
 import { afterAll, describe } from "vitest";
-import { openPool, type Pool } from "../../provider/ipam";
 import type { PoolRun } from "../../provider/pool/run";
 import { contract } from "./contract";
-import { type Engine, memoryEngine } from "./fixture";
-import { memoryRowEngine } from "./rows/fixture";
-import { rowsOfPoolContract } from "./rows/pool";
+import { type Engine, memoryEngine, openPool, type Pool } from "./fixture";
 import { newAuthority } from "./servers/certificates";
 import { type Service, serveInProcess } from "./servers/service";
 
@@ -50,5 +47,4 @@ describe("https", () => {
   }
 
   contract(servedBy(memoryEngine()));
-  describe("rows of a pool", () => rowsOfPoolContract(servedBy(memoryRowEngine())));
 });

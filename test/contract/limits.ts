@@ -12,6 +12,7 @@ import {
   requestFor,
   runner,
 } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Usage, quotas, warnings and tenants of pools. */
 export function limitContract(engine: Engine): void {
@@ -36,9 +37,7 @@ export function limitContract(engine: Engine): void {
     ];
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
     const lease = await pool.claim(by("x", { tenant: ours }));
-    const refused = (who: string) => ({
-      message: `TENANT_MISMATCH: IPPool p belongs to tenant a/p; this request comes from ${who}. Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to a/p if that is your tenant, or use another pool.`,
-    });
+    const refused = (who: string) => refusal("TENANT_MISMATCH", "tenant a/p", who);
     for (const request of [by("y", { tenant: theirs }), requestFor("y", "10.0.0.1"), by("y")]) {
       const who = request.tenant ? "tenant b/p" : "no tenant";
       await expect(pool.offer(request)).rejects.toMatchObject(refused(who));

@@ -1,24 +1,23 @@
 import { expect, test } from "vitest";
 import { by, createFixture, createPool, type Engine, extents } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Names of leases, which are unique in the whole store. */
 export function nameContract(engine: Engine): void {
   test.each([
-    ["network/n", "NETWORK_EXISTS", "Network name n", "name"],
-    ["runner/n/r", "RUNNER_NAME_TAKEN", "Runner name r of network n", "name"],
-    ["user/n/c1", "RESERVATION_EXISTS", "The address for c1 on network n", "usedBy"],
-    ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN", "Device br0 on host 10.0.0.9", "bridgeName or hubInterface"],
-    ["host/10.0.0.9/devices/vx", "DEVICE_FOREIGN", "Device prefix vx on host 10.0.0.9", "devicePrefix"],
-    ["pool/lb", "POOL_OVERLAP", "Pool name lb", "name"],
-  ])("the name %s is unique in the whole store: %s", async (name, code, what, input) => {
+    ["network/n", "NETWORK_EXISTS", "name n"],
+    ["runner/n/r", "RUNNER_NAME_TAKEN", "name r of network n"],
+    ["user/n/c1", "RESERVATION_EXISTS", "c1 on network n"],
+    ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN", "br0 on host 10.0.0.9"],
+    ["host/10.0.0.9/devices/vx", "DEVICE_FOREIGN", "vx on host 10.0.0.9"],
+    ["pool/lb", "POOL_OVERLAP", "name lb"],
+  ] as const)("the name %s is unique in the whole store: %s", async (name, code, what) => {
     const { pool, pass } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     await createPool(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
     const holder = await pool.claim(by("a", { names: ["user/a", name] }));
     const conflicting = { ...by("b"), pool: "pool/other", names: [name] };
-    await expect(pool.offer(conflicting)).rejects.toMatchObject({
-      message: `${code}: ${what} belongs to a (IPReservation, reserved). Choose another ${input}, or remove that one first.`,
-    });
+    await expect(pool.offer(conflicting)).rejects.toMatchObject(refusal(code, what, "a", "IPReservation"));
     await expect(pool.claim(conflicting)).rejects.toMatchObject({ code });
     await pool.release("pool/p", holder.leaseId);
     await pool.offer(conflicting);

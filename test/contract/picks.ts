@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
 import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Which of several free values is chosen, and which requests are refused. */
 export function pickContract(engine: Engine): void {
@@ -94,7 +95,7 @@ export function pickContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/28"), avoidBoundaryIps: true });
     for (const request of [by("a", { size: 4n }), requestFor("a", "10.0.0.8-10.0.0.11")]) {
-      const error = { code: "IP_RESERVED", message: expect.stringContaining("no block can be carved") };
+      const error = refusal("IP_RESERVED", "IPPool p", "avoidBoundaryIps");
       await expect(pool.offer(request)).rejects.toMatchObject(error);
       await expect(pool.claim(request)).rejects.toMatchObject(error);
     }
@@ -196,8 +197,8 @@ export function pickContract(engine: Engine): void {
     pass(60);
     await pool.claim(by("b"));
     await expect(pool.offer(by("c"))).rejects.toMatchObject({
-      message:
-        "POOL_EXHAUSTED: No address is free in IPPool p (10.0.0.1-10.0.0.2). Holders, longest unseen first: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
+      code: "POOL_EXHAUSTED",
+      message: expect.stringMatching(/10\.0\.0\.1 a .*10\.0\.0\.2 b /),
     });
   });
 
@@ -208,10 +209,7 @@ export function pickContract(engine: Engine): void {
     await pool.offer(by("a", port(80)));
     await pool.offer(by("b", port(81)));
     const third = await pool.claim(by("c"));
-    await expect(pool.offer(by("d"))).rejects.toMatchObject({
-      message:
-        'POOL_QUOTA: IPPool p would have 4 leases on 3 values; its quota is {"maxIps":2,"maxReservations":3}. Release some, or raise the pool\'s quota.',
-    });
+    await expect(pool.offer(by("d"))).rejects.toMatchObject(refusal("POOL_QUOTA", "IPPool p", "4 leases on 3 values"));
     await expect(pool.offer(by("d", port(82)))).rejects.toMatchObject({ code: "POOL_QUOTA" });
     await pool.release("pool/p", third.leaseId);
     expect(await pool.offer(by("d", port(82)))).toMatchObject({ owner: "d" });

@@ -1,5 +1,7 @@
 import { expect, test } from "vitest";
-import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
+import type { Request } from "../../provider/ipam/types";
+import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Swaps within one stack: offers on values that another resource still holds. */
 export function previewContract(engine: Engine): void {
@@ -22,7 +24,7 @@ export function previewContract(engine: Engine): void {
     await createPool(pool, small);
     const old = [await pool.claim(requestFor(a, "1")), await pool.claim(requestFor(b, "2"))];
     const up = another();
-    for (const request of [requestFor(a, "2"), requestFor(b, "1")]) await up.offer(request);
+    for (const request of inProgram("main", requestFor(a, "2"), requestFor(b, "1"))) await up.offer(request);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual([a, b]);
     const swapped = [await up.claim(requestFor(a, "2")), await up.claim(requestFor(b, "1"))];
     for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(false);
@@ -44,12 +46,13 @@ export function previewContract(engine: Engine): void {
     ];
     for (const [owner, has] of before) await pool.claim(requestFor(owner, has));
     const run = another();
-    const up = async ([owner, , next]: [string, string, string], i: number) => {
+    const up = async (request: Request, i: number) => {
       await new Promise((resolve) => setTimeout(resolve, i * 50));
-      await run.offer(requestFor(owner, next));
-      return run.claim(requestFor(owner, next));
+      await run.offer(request);
+      return run.claim(request);
     };
-    expect((await Promise.all(before.map(up))).map(firstOf)).toEqual([2n, 3n, 1n]);
+    const requests = inProgram("main", ...before.map(([owner, , next]) => requestFor(owner, next)));
+    expect((await Promise.all(requests.map(up))).map(firstOf)).toEqual([2n, 3n, 1n]);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual([c, a, b]);
   });
 
@@ -59,10 +62,10 @@ export function previewContract(engine: Engine): void {
     await pool.claim(requestFor(a, "1"));
     await pool.claim(requestFor(b, "2"));
     const killed = another();
-    for (const request of [requestFor(a, "2"), requestFor(b, "1")]) await killed.offer(request);
+    for (const request of inProgram("main", requestFor(a, "2"), requestFor(b, "1"))) await killed.offer(request);
     await killed.claim(requestFor(a, "2"));
     const next = another();
-    for (const request of [requestFor(a, "2"), requestFor(b, "1")]) await next.offer(request);
+    for (const request of inProgram("main", requestFor(a, "2"), requestFor(b, "1"))) await next.offer(request);
     expect(firstOf(await next.claim(requestFor(a, "2")))).toBe(2n);
     expect(firstOf(await next.claim(requestFor(b, "1")))).toBe(1n);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual([b, a]);
@@ -102,9 +105,11 @@ export function previewContract(engine: Engine): void {
     await createPool(pool, small);
     await pool.claim(requestFor(b, "2"));
     const up = another();
-    expect(await up.offer(requestFor(a, "2"))).toMatchObject({ owner: a });
-    await expect(up.offer(requestFor(c, "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
-    await expect(up.offer(requestFor(b, "2"))).resolves.toMatchObject({ owner: b, state: "reserved" });
-    await expect(up.offer(requestFor(c, "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    const requests = inProgram("main", ...[a, b, c].map((owner) => requestFor(owner, "2")));
+    const [ofA, ofB, ofC] = requests as [Request, Request, Request];
+    expect(await up.offer(ofA)).toMatchObject({ owner: a });
+    await expect(up.offer(ofC)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", a));
+    await expect(up.offer(ofB)).resolves.toMatchObject({ owner: b, state: "reserved" });
+    await expect(up.offer(ofC)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", b));
   });
 }

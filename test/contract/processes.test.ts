@@ -4,8 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
-import { openPool } from "../../provider/ipam";
-import { createPool, extents } from "./fixture";
+import { createPool, extents, openPool } from "./fixture";
 
 test("four processes that claim at the same time never get the same value, and no lease is lost", {
   timeout: 60_000,

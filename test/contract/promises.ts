@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
-import type { Pool, Request } from "../../provider/ipam/types";
+import type { Request } from "../../provider/ipam/types";
+import type { Pool } from "./fixture";
 import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
+import { refusal } from "./refusal";
 
 /** An up gives the values that the preview showed, or stops with the reason. */
 export function promiseContract(engine: Engine): void {
@@ -8,65 +10,121 @@ export function promiseContract(engine: Engine): void {
     `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
   const [n, r, other] = [inStack("dev", "n"), inStack("dev", "r"), inStack("prod", "x")] as const;
   const small = { extents: extents("1-9"), kind: "id" as const };
+  const onBranch = (request: Request): Request => ({ ...request, program: "branch" });
 
   test("an offer belongs to a request: a branch that requests a value changes nothing for main", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
-    const onBranch = { ...requestFor(n, "7"), program: "branch" };
     expect(firstOf(await pool.offer(by(n)))).toBe(1n);
-    expect(firstOf(await another().offer(onBranch))).toBe(7n);
+    expect(firstOf(await another().offer(onBranch(requestFor(n, "7"))))).toBe(7n);
     const up = another();
     expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(1n);
     expect(firstOf(await up.claim(requestFor(n, "1")))).toBe(1n);
     // The branch's own offer stands until it expires.
     expect(await pool.find("pool/p", { value: 7n })).toMatchObject({ owner: n, state: "offered" });
-    expect(firstOf(await another().offer(onBranch))).toBe(7n);
+    expect(firstOf(await another().offer(onBranch(requestFor(n, "7"))))).toBe(7n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test.each([false, true])(
-    "a value that the program names is not chosen for another resource, in any order: %s",
-    async (isReversed) => {
+  /** An automatic request of a program that requests these values elsewhere. */
+  const auto = (owner: string, program: string, declared: string[] = [], more: Partial<Request> = {}) =>
+    by(owner, { program, declared: extents(...declared), ...more });
+
+  test.each([
+    ["n", "r"],
+    ["r", "n"],
+  ])(
+    "a declared value is left for the resource that requests it, in preview and up, also if %s comes first",
+    async (...order) => {
       const { pool, another } = await createFixture(engine);
       await createPool(pool, small);
-      const requests = inProgram("main", by(n), requestFor(r, "1"));
-      if (isReversed) requests.reverse();
+      const requests: Record<string, Request> = { n: auto(n, "P", ["1"]), r: { ...requestFor(r, "1"), program: "P" } };
       for (const inUp of [false, false, true]) {
         const run = another();
-        for (const request of requests) {
-          const { warnings, ...offer } = await run.offer(request, { inUp });
-          expect([firstOf(offer), warnings]).toEqual([request.owner === n ? 2n : 1n, undefined]);
-        }
+        const given: Record<string, bigint> = {};
+        for (const name of order) given[name] = firstOf(await run.offer(requests[name]!, { inUp }));
+        expect(given).toEqual({ n: 2n, r: 1n });
       }
+      const up = another();
+      expect([firstOf(await up.claim(requestFor(n, "2"))), firstOf(await up.claim(requestFor(r, "1")))]).toEqual([
+        2n,
+        1n,
+      ]);
       expect(await pool.fsck()).toEqual([]);
     },
   );
 
-  test("a value that is an output is not declared: the second request is refused, in preview and up alike", async () => {
-    const { pool, another } = await createFixture(engine);
-    await createPool(pool, small);
-    for (const inUp of [false, true]) {
+  test.each(["lowest", "hashed", "random"] as const)(
+    "a pool that gives the %s value never gives a declared one",
+    async (allocation) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, { ...small, allocation });
       const run = another();
-      expect(firstOf(await run.offer(by(n), { inUp }))).toBe(1n);
-      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
-    }
+      const owners = Array.from({ length: 6 }, (_, i) => inStack("dev", `n${i}`));
+      const given = [];
+      for (const owner of owners) given.push(firstOf(await run.offer(auto(owner, "P", ["2", "5", "9"]))));
+      expect(given.sort()).toEqual([1n, 3n, 4n, 6n, 7n, 8n]);
+    },
+  );
+
+  test("a declared value may be of another pool: it is given where there is no other, and what was shown is kept", async () => {
+    const { pool, another } = await createFixture(engine);
+    await createPool(pool, { ...small, extents: extents("1-2") });
+    const held = await pool.claim(requestFor(other, "2"));
+    expect(firstOf(await another().offer(auto(n, "P", ["1"])))).toBe(1n);
+    await pool.release("pool/p", held.leaseId);
+    expect(firstOf(await another().offer(auto(n, "P", ["1"]), { inUp: true }))).toBe(1n);
+    expect(await pool.fsck()).toEqual([]);
   });
 
-  test("two branches may be shown one value: the first that is deployed has it, the other's up stops", async () => {
+  test.each([false, true])(
+    "a requested value that is not declared, such as an output, is refused if the pool has chosen it in this run (up: %s)",
+    async (inUp) => {
+      const { pool, another } = await createFixture(engine);
+      await createPool(pool, small);
+      const run = another();
+      expect(firstOf(await run.offer(auto(n, "P"), { inUp }))).toBe(1n);
+      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toThrow(
+        /^RUNNER_ID_TAKEN: .* is promised to \S*::n\. .*request it as a literal before the program's first `await`/,
+      );
+      expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n, state: "offered" });
+    },
+  );
+
+  test("an up stops if the preview of another branch has taken a value that this program was shown", async () => {
+    const { pool, another } = await createFixture(engine);
+    await createPool(pool, small);
+    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
+    expect(firstOf(await pool.offer(main))).toBe(1n);
+    const first = another();
+    expect(firstOf(await first.offer(branch))).toBe(2n);
+    expect(firstOf(await first.offer(requestFor(r, "1")))).toBe(1n);
+    await expect(another().offer(main, { inUp: true })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
+    );
+    // The branch was shown the new value, and goes on with it; so does main after a preview, which says so.
+    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
+    const shown = await another().offer(main);
+    expect([firstOf(shown), shown.warnings?.[0]]).toEqual([2n, expect.stringMatching(/^Runner id 1 .* was promised/)]);
+    const up = another();
+    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(2n);
+    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a value that another branch had taken is given as shown if it is free again", async () => {
     const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
-    const main = by(n, { program: "main" });
-    const branch = inProgram("branch", by(n), requestFor(r, "1"));
-    expect(firstOf(await pool.offer(main))).toBe(1n);
-    for (const [i, request] of branch.entries()) expect(firstOf(await another().offer(request))).toBe([2n, 1n][i]);
-    const up = another();
-    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
-    const held = await up.claim({ ...main, want: extents("1") });
-    await expect(another().offer(branch[1]!, { inUp: true, movesAway: () => false })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation r at .* and is now reserved by \S*::n\./,
-    );
-    pass(3601);
-    await pool.release("pool/p", held.leaseId);
+    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
+    await pool.offer(main);
+    const first = another();
+    await first.offer(branch);
+    await first.offer(requestFor(r, "1"));
+    pass(3000);
+    expect(firstOf(await another().offer(branch))).toBe(2n);
+    pass(601); // the offer to r expires
+    expect(firstOf(await another().offer(main, { inUp: true }))).toBe(1n);
+    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -74,19 +132,20 @@ export function promiseContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
     const run = another();
-    await run.offer(requestFor(n, "1"));
-    await expect(run.offer(requestFor(r, "1"))).rejects.toThrow(/RUNNER_ID_TAKEN: .* is promised to \S*::n\./);
+    const [first, second] = inProgram("main", requestFor(n, "1"), requestFor(r, "1")) as [Request, Request];
+    await run.offer(first);
+    await expect(run.offer(second)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", n));
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
   });
 
-  test("if the pool has no other value, the offer is kept, and the error does not advise another preview", async () => {
+  test("if the pool has no other value, the second of the two requests is refused, in preview and up", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, { ...small, extents: extents("1") });
-    for (const _ of [1, 2]) {
+    for (const inUp of [false, true]) {
       const run = another();
-      expect(firstOf(await run.offer(by(n)))).toBe(1n);
-      await expect(run.offer(requestFor(r, "1"))).rejects.toThrow(
-        /RUNNER_ID_TAKEN: .* is promised to \S*::n\.(?!.*Run preview again)/,
+      expect(firstOf(await run.offer(auto(n, "P", ["1"]), { inUp }))).toBe(1n);
+      await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toThrow(
+        /^RUNNER_ID_TAKEN: .* is promised to \S*::n\./,
       );
     }
   });
@@ -94,15 +153,12 @@ export function promiseContract(engine: Engine): void {
   test("an offer to another branch does not stop a request by value", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
-    const onBranch = { ...requestFor(r, "2"), program: "branch" };
-    await another().offer(onBranch);
+    await another().offer(onBranch(requestFor(r, "2")));
     const main = another();
-    const [first, second] = inProgram("main", by(r), requestFor(n, "2"));
-    expect(firstOf(await main.offer(first!))).toBe(1n);
-    expect(firstOf(await main.offer(second!))).toBe(2n);
-    await main.claim(second!);
-    await expect(another().offer(onBranch, { inUp: true, movesAway: () => false })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 2 /,
+    expect(firstOf(await main.offer(by(r)))).toBe(1n);
+    expect(firstOf(await main.offer(requestFor(n, "2")))).toBe(2n);
+    await expect(another().offer(onBranch(requestFor(r, "2")), { inUp: true })).rejects.toMatchObject(
+      refusal("PLAN_STALE", "Runner id 2"),
     );
     expect(await pool.fsck()).toEqual([]);
   });
@@ -113,9 +169,7 @@ export function promiseContract(engine: Engine): void {
     const up = another();
     await up.offer(by(n), { inUp: true });
     await up.claim(requestFor(n, "1"));
-    await expect(up.offer(requestFor(r, "1"), { inUp: true })).rejects.toThrow(
-      /RUNNER_ID_TAKEN: .* is reserved by \S*::n/,
-    );
+    await expect(up.offer(requestFor(r, "1"), { inUp: true })).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", n));
   });
 
   test("an offer is protected from other stacks until it expires", async () => {
@@ -133,12 +187,12 @@ export function promiseContract(engine: Engine): void {
     await pool.offer(by(n));
     pass(3601);
     await another().claim(requestFor(other, "1"));
-    await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 of IPPool p was promised to IPReservation n at 2030-01-01T00:00:00Z and is now reserved by \S*:prod::.*::x\. Run preview/,
+    await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
+      refusal("PLAN_STALE", "Runner id 1", "IPReservation n", other),
     );
     const shown = await another().offer(by(n));
     expect(firstOf(shown)).toBe(2n);
-    expect(shown.warnings?.[0]).toMatch(/^Runner id 1 .* was promised .* This preview shows another one\.$/);
+    expect(shown.warnings).toEqual([expect.stringContaining(other)]);
     expect(firstOf(await another().offer(by(n), { inUp: true }))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -158,8 +212,8 @@ export function promiseContract(engine: Engine): void {
     await pool.offer(by(n));
     const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
     await another().amend(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
-    await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 .* is no longer given out by the pool/,
+    await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
+      refusal("PLAN_STALE", "Runner id 1", "IPReservation n"),
     );
     expect(await pool.fsck()).toEqual([]);
   });
@@ -184,7 +238,7 @@ export function promiseContract(engine: Engine): void {
     const held = await pool.claim(requestFor(n, "1"));
     const run = another();
     await run.offer(requestFor(r, "1"));
-    await expect(run.markKept(held)).rejects.toThrow(/RUNNER_ID_TAKEN: .* promised to \S*::r/);
+    await expect(run.markKept(held)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", r));
     await pool.release("pool/p", held.leaseId);
     expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
     expect(firstOf(await another().offer(by(n)))).toBe(1n);
@@ -198,10 +252,11 @@ export function promiseContract(engine: Engine): void {
     await pool.claim(requestFor(r, "2"));
     const movesAway = () => true;
     const up = another();
-    await up.offer(requestFor(r, "1"), { inUp: true, movesAway });
-    expect(firstOf(await up.claim(requestFor(r, "1")))).toBe(1n);
-    await up.offer(requestFor(n, "2"), { inUp: true, movesAway });
-    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
+    const [ofR, ofN] = inProgram("main", requestFor(r, "1"), requestFor(n, "2")) as [Request, Request];
+    await up.offer(ofR, { inUp: true, movesAway });
+    expect(firstOf(await up.claim(ofR))).toBe(1n);
+    await up.offer(ofN, { inUp: true, movesAway });
+    expect(firstOf(await up.claim(ofN))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -213,7 +268,7 @@ export function promiseContract(engine: Engine): void {
     async (_, seconds) => {
       const { pool, another, pass } = await createFixture(engine);
       await createPool(pool, small);
-      const [unmerged, held] = [await pool.offer(by(n)), await another().claim(requestFor(n, "2"))];
+      const [unmerged, held] = [await pool.offer(onBranch(by(n))), await another().claim(requestFor(n, "2"))];
       expect(firstOf(unmerged)).toBe(1n);
       pass(1);
       await pool.release("pool/p", held.leaseId);
@@ -230,7 +285,7 @@ export function promiseContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
-    await another().offer({ ...requestFor(r, "1"), program: "branch" });
+    await another().offer(onBranch(requestFor(r, "1")));
     await pool.release("pool/p", held.leaseId);
     const up = another();
     expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(1n);
@@ -238,14 +293,14 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a value that its owner held before is not taken from a request by value", async () => {
-    const { pool, another } = await createFixture(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
     const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
-    const [before, byValue] = inProgram("main", by(n, { prefer: held.extents }), requestFor(r, "1"));
     for (const run of [another(), another()]) {
-      expect(firstOf(await run.offer(before!))).toBe(2n);
-      expect(firstOf(await run.offer(byValue!))).toBe(1n);
+      expect(firstOf(await run.offer(auto(n, "P", ["1"], { prefer: held.extents })))).toBe(2n);
+      expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
+      pass(1);
     }
   });
 
@@ -306,8 +361,8 @@ export function promiseContract(engine: Engine): void {
       await another().claim({ ...ofStack, owner: other, want: extents("7") });
       await open(another());
       await another().claim(requestFor(other, `${promised}`));
-      await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
-        /^PLAN_STALE: .* was promised to IPReservation n /,
+      await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
+        refusal("PLAN_STALE", "IPReservation n"),
       );
     });
 
@@ -336,9 +391,8 @@ export function promiseContract(engine: Engine): void {
       const opener = await open(pool);
       const [neighbour, held] = [await pool.claim(requestFor(r, "66")), await pool.claim(requestFor(n, "77"))];
       const branch = another(); // A swap: both offers wait.
-      const onBranch = (request: Request) => branch.offer({ ...request, program: "branch" }, { movesAway: () => true });
-      await onBranch(requestFor(n, "66"));
-      await onBranch(requestFor(r, "77"));
+      await branch.offer(onBranch(requestFor(n, "66")), { movesAway: () => true });
+      await branch.offer(onBranch(requestFor(r, "77")), { movesAway: () => true });
       await pool.release("pool/p", neighbour.leaseId);
       pass(1);
       await pool.release("pool/p", held.leaseId);
@@ -417,7 +471,9 @@ export function promiseContract(engine: Engine): void {
       await pool.release("space/id", opener.leaseId);
       await pool.claim({ ...opening, childPool: { ...opening.childPool, extents: extents("10000-19999") } } as Request);
       const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
-      await expect(another().offer(branch, { inUp: true })).rejects.toThrow(/^PLAN_STALE: .* no longer given out/);
+      await expect(another().offer(branch, { inUp: true })).rejects.toMatchObject(
+        refusal("PLAN_STALE", "IPReservation n"),
+      );
       expect(firstOf(await another().offer(main, { inUp: true }))).toBeGreaterThanOrEqual(10000n);
       expect(await pool.fsck()).toEqual([]);
     });

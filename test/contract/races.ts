@@ -2,9 +2,8 @@ import { spawn } from "node:child_process";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { expect, test } from "vitest";
-import { openPool } from "../../provider/ipam";
 import { reserve } from "../../provider/reservations";
-import { createPool, extents } from "./fixture";
+import { createPool, extents, openPool } from "./fixture";
 
 /** Races of each kind. `npm run test:service` has a thousand. */
 const RACES = 20;

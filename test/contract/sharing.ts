@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
 import type { Extent, Lease, Port, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, existingLease, extents, requestFor } from "./fixture";
+import { refusal } from "./refusal";
 
 /** Several leases on one address. */
 export function sharingContract(engine: Engine): void {
@@ -32,10 +33,9 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim(shared("web", "k", "tcp/80"));
-    await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
-      message:
-        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of IPPool p belongs to web. Choose another port, or another sharing key. To move a port between resources of one stack, remove it in one up and add it in the next.",
-    });
+    await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject(
+      refusal("PORT_CONFLICT", "tcp/80", "10.0.0.1", "web"),
+    );
     expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
   });
 
@@ -238,10 +238,9 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("30000-30001"), kind: "port" });
     await pool.claim(by("a", { want: extents("30000") }));
-    await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
-      message:
-        "PORT_CONFLICT: Port 30000 of IPPool p is reserved by a. Request another value, or release that one first.",
-    });
+    await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject(
+      refusal("PORT_CONFLICT", "30000", "a"),
+    );
     expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));
   });
 }

@@ -2,10 +2,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe } from "vitest";
-import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
 import { contract } from "./contract";
 import { raceContract } from "./races";
-import { rowContract } from "./rows/contract";
 import { urlEngine } from "./url-engine";
 
 describe("sqlite", () => {
@@ -16,5 +14,4 @@ describe("sqlite", () => {
   const engine = urlEngine("sqlite", newUrl);
   raceContract(newUrl);
   contract(engine);
-  rowContract({ ...engine, openStore: (url, clock) => openSqliteStore(url.slice("sqlite:".length), { clock }) });
 });

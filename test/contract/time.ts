@@ -114,7 +114,7 @@ export function timeContract(engine: Engine): void {
       const { pool } = await offerQuarantined();
       const lease = await pool.claim(by("a"));
       expect(lease).toMatchObject({ state: "reserved", extents: extents("1") });
-      expect(lease).not.toHaveProperty("quarantinedUntil");
+      expect(lease).not.toHaveProperty("expiresAt");
       await pool.offer(by("b"));
       expect(firstOf(await pool.claim(requestFor("b", "3")))).toBe(3n);
     });
@@ -125,9 +125,7 @@ export function timeContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.0/24") });
     await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(requestFor("b", "10.0.0.7"));
-    expect(offer.warnings).toEqual([
-      "Address 10.0.0.7 of IPPool p was released by a at 2030-01-01T00:00:00Z and is given out again before its quarantine ends.",
-    ]);
+    expect(offer.warnings).toEqual([expect.stringMatching(/10\.0\.0\.7 .* a /)]);
     expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
   });
 
@@ -144,7 +142,7 @@ export function timeContract(engine: Engine): void {
       { owner: "c" },
     ]);
     await pool.offer(requestFor("b", "1"));
-    expect(await pool.claim(requestFor("b", "1"))).not.toHaveProperty("quarantinedFor");
+    expect(await pool.claim(requestFor("b", "1"))).toMatchObject({ owner: "b", state: "reserved" });
     expect(firstOf(await pool.claim(by("a")))).toBe(3n);
     expect(await pool.fsck()).toEqual([]);
   });

@@ -1,6 +1,6 @@
 import { afterEach } from "vitest";
-import { openPool, type Pool } from "../../provider/ipam";
 import type { Engine } from "./fixture";
+import { openPool, type Pool } from "./fixture";
 
 /** Stores that any process opens by their URLs. They are closed after each test of the `describe` that calls this. */
 export function urlEngine(name: string, newUrl: () => string): Engine {

@@ -5,10 +5,10 @@ import { join } from "node:path";
 import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { formatIp, parseIp } from "../../provider/addressing/ip";
-import { openPool, openStore, type Pool } from "../../provider/ipam";
+import { openStore } from "../../provider/ipam";
 import { lockKey } from "../../provider/pool/engines/postgres/schema";
 import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
-import { by, createPool, extents } from "./fixture";
+import { by, createPool, extents, openPool, type Pool } from "./fixture";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });

@@ -39,6 +39,167 @@ async function repair(): Promise<void> {
   expect([await ping("r1", "10.128.128.1"), await ping("r2", "10.128.64.1")]).toEqual([true, true]);
 }
 
+/** Commands that stop packets, on r1 or the hub; what a refresh of r1 says; and, unless `up --refresh` repairs it, what undoes it. */
+const OURS: [what: string, host: string, command: string, named: RegExp][] = [
+  [
+    "forwarding of the bridge is off",
+    "r1",
+    "sysctl -qw net.ipv4.conf.kohaku-overlay.forwarding=0",
+    /link kohaku-overlay: IPv4 forwarding is off, should be on$/,
+  ],
+  [
+    "forwarding of a tunnel is off on the hub",
+    "hub",
+    "sysctl -qw net.ipv4.conf.vxkr1.forwarding=0",
+    /link vxkr1: IPv4 forwarding is off/,
+  ],
+  [
+    "the tunnel is an isolated port",
+    "r1",
+    "bridge link set dev vxkr1 isolated on",
+    /link vxkr1: as a port of its bridge it should have `isolated off`$/,
+  ],
+  [
+    "the tunnel's port is disabled",
+    "r1",
+    "bridge link set dev vxkr1 state 0",
+    /link vxkr1: as a port of its bridge it should have `state 3`$/,
+  ],
+  [
+    "the bridge does not resolve addresses",
+    "r1",
+    "ip link set kohaku-overlay arp off",
+    /link kohaku-overlay: ARP is off, should be on$/,
+  ],
+  [
+    "a drop before our jump in FORWARD",
+    "hub",
+    "iptables -I FORWARD -j DROP",
+    /jump from FORWARD to OVERLAY-FWD \(IPv4 filter\): position is 2, should be 1$/,
+  ],
+];
+
+const FOREIGN: [what: string, host: string, command: string, named: RegExp, undo: string][] = [
+  [
+    "a later table of nftables with policy drop",
+    "hub",
+    "nft 'table inet later { chain f { type filter hook forward priority 10; policy drop; }; }'",
+    /foreign nft inet later f \(policy drop\) drops the overlay's packets/,
+    "nft delete table inet later",
+  ],
+  [
+    "a rule of nftables about the bridge",
+    "r1",
+    "nft 'table ip later { chain f { type filter hook forward priority 10; iifname \"kohaku-overlay\" counter drop; }; }'",
+    /foreign nft ip later f \(rule 'iifname "kohaku-overlay" drop'\) drops/,
+    "nft delete table ip later",
+  ],
+  [
+    "bridge drops of nftables",
+    "r1",
+    "nft 'table bridge later { chain f { type filter hook forward priority 0; drop; }; }'",
+    /foreign nft bridge later f \(drop\) drops/,
+    "nft delete table bridge later",
+  ],
+  [
+    "a drop in mangle FORWARD, before our jump",
+    "hub",
+    "iptables -t mangle -I FORWARD -s 10.128.0.0/12 -j DROP",
+    /foreign rule '-s 10.128.0.0\/12 -j DROP' in FORWARD \(IPv4 mangle\) drops packets of the overlay .* remove it with `iptables -t mangle -D FORWARD -s 10.128.0.0\/12 -j DROP`/,
+    "iptables -t mangle -D FORWARD -s 10.128.0.0/12 -j DROP",
+  ],
+  [
+    "a drop in mangle POSTROUTING, in a chain of its own",
+    "hub",
+    "iptables -t mangle -N MINE; iptables -t mangle -A MINE -o vxkr+ -j DROP; iptables -t mangle -A POSTROUTING -j MINE",
+    /foreign rule '-o vxkr\+ -j DROP' in MINE \(IPv4 mangle\) drops/,
+    "iptables -t mangle -F POSTROUTING; iptables -t mangle -F MINE; iptables -t mangle -X MINE",
+  ],
+  [
+    "the policy of mangle FORWARD",
+    "r1",
+    "iptables -t mangle -P FORWARD DROP",
+    /foreign policy DROP of FORWARD \(IPv4 mangle\) drops .*`iptables -t mangle -P FORWARD ACCEPT`/,
+    "iptables -t mangle -P FORWARD ACCEPT",
+  ],
+  [
+    "VXLAN is not sent",
+    "r1",
+    "iptables -I OUTPUT -p udp --dport 4789 -j DROP",
+    /foreign rule '-p udp -m udp --dport 4789 -j DROP' in OUTPUT \(IPv4 filter\) drops VXLAN/,
+    "iptables -D OUTPUT -p udp --dport 4789 -j DROP",
+  ],
+  [
+    "DNAT of the overlay's packets",
+    "hub",
+    "iptables -t nat -I PREROUTING -s 10.128.0.0/12 -j DNAT --to-destination 10.254.9.9",
+    /foreign rule '.*' in PREROUTING \(IPv4 nat\) redirects packets of the overlay/,
+    "iptables -t nat -D PREROUTING -s 10.128.0.0/12 -j DNAT --to-destination 10.254.9.9",
+  ],
+  [
+    "a routing rule that drops",
+    "r1",
+    "ip rule add to 10.128.0.0/12 blackhole priority 99",
+    /foreign routing rule 'from all to 10.128.0.0\/12 priority 99 blackhole' takes packets .*`ip rule del from all to 10.128.0.0\/12 priority 99 blackhole`/,
+    "ip rule del priority 99",
+  ],
+  [
+    "forwarding of the uplink is off",
+    "r1",
+    "sysctl -qw net.ipv4.conf.eth0.forwarding=0",
+    /foreign setting net.ipv4.conf.eth0.forwarding is 0/,
+    "sysctl -qw net.ipv4.conf.eth0.forwarding=1",
+  ],
+];
+
+test.each(OURS)("named, and repaired by `up --refresh`: %s", async (_, host, command, named) => {
+  await must(lab, host, command);
+  expect((await drift("r1")).join("\n")).toMatch(named);
+  expect(await drift("r1")).toHaveLength(1);
+  await repair();
+});
+
+test.each(FOREIGN)("named as another program's, and kept: %s", async (_, host, command, named, undo) => {
+  await breakHost(host, command, undo);
+  expect((await drift("r1")).join("\n")).toMatch(named);
+  for (const repair of repairs.splice(0)) await repair();
+  expect(await drift("r1")).toEqual([]);
+});
+
+test("rules about single ports and workloads of an administrator are no drift", async () => {
+  const rules = [
+    "-t mangle -A FORWARD -p tcp --dport 25 -j DROP",
+    "-t mangle -A FORWARD -s 10.128.64.77 -j DROP",
+    "-t raw -A PREROUTING -s 203.0.113.0/24 -j DROP",
+    "-t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 80",
+    "-t mangle -A FORWARD -m conntrack --ctstate INVALID -j DROP",
+  ];
+  await breakHost(
+    "hub",
+    rules.map((rule) => `iptables ${rule}`).join("; "),
+    rules.map((rule) => `iptables ${rule.replace(" -A ", " -D ")}`).join("; "),
+  );
+  await breakHost(
+    "r1",
+    "nft 'table inet later { chain f { type filter hook forward priority 10; tcp dport 25 drop; ip saddr 10.128.64.77 drop; }; }'",
+    "nft delete table inet later",
+  );
+  expect([await drift("r1"), await drift("r2")]).toEqual([[], []]);
+});
+
+test("the hub does not forward between two runners: pings to another runner show it, which the hub reaches", async () => {
+  const drop = "FORWARD -m length --length 20:65535 -j DROP";
+  await breakHost("hub", `iptables -t mangle -I ${drop}`, `iptables -t mangle -D ${drop}`);
+  const address = lab.host("r1").address;
+  expect(await drift("r1")).toEqual([
+    `packets from the runner to other runners (10.128.128.1), which the hub reaches, do not get through (tried on ${address})`,
+  ]);
+  for (const repair of repairs.splice(0)) await repair();
+  await lab.exec("r2", "ip link set vxkr2 down");
+  expect(await drift("r1")).toEqual([]);
+  await repair();
+});
+
 const NONE = "00:00:00:00:00:00";
 
 test("a tunnel's default FDB entry that was deleted is drift, and comes back", async () => {

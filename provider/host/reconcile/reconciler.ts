@@ -9,6 +9,7 @@ import { adaptToHost, localWarnings } from "../../network/plan/this-host";
 import { describeForeign, excludeForeign, findBlockedRemovals } from "../../network/preflight/foreign";
 import { preflight } from "../../network/preflight/preflight";
 import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
+import { findNeighbours } from "../../network/read/neighbours";
 import { parseWarnings, REVERT_UNCONFIRMED } from "../../network/render/script";
 import type { Host, Shell } from "../connection";
 import { acceptedRequests, applySteps, checkResult, findUnpluggedPorts, withLostPorts } from "./change";
@@ -199,6 +200,7 @@ async function answerCheck(host: Host, { request, ...waiting }: CheckJob, facts:
 const inspectResult = (desired: DesiredState, facts: Facts, differences: ItemDifference[]): InspectResult => ({
   differences,
   foreign: describeForeign(desired, facts),
+  neighbours: findNeighbours(desired, facts),
   containers: containersOn(desired.items, facts.docker),
   peerMoves: desired.items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined),
 });

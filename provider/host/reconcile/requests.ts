@@ -21,6 +21,8 @@ export interface InspectResult {
   differences: ItemDifference[];
   /** Objects of other programs that conflict with this owner's, as text. No apply removes them. */
   foreign: string[];
+  /** Addresses of other runners that this host, a hub, has tunnels to. */
+  neighbours: string[];
   /** On the owner's Docker network. */
   containers: Container[];
   /** Whether a tunnel's peer is to get another address. The peer's own end must change later, or its packets are dropped meanwhile. */

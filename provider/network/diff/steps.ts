@@ -1,12 +1,13 @@
 import { addressBits, familyOf, tryParseIp } from "../../addressing/ip";
 import { creationRank, diffItems, disappearsWith, factsWithout, isPresent, restoresFormerState } from "../kinds";
-import { canChangeInPlace, devicesWithAddress, findOtherPrefixes, formerPeer, lacksDefaultFdb } from "../kinds/device";
+import { canChangeInPlace, devicesWithAddress, findLinkFaults, findOtherPrefixes, formerPeer } from "../kinds/device";
 import {
   countCopies,
   desiredJumpPosition,
   FORWARD,
   formerForwarding,
   GUARD,
+  matchesDevice,
   observedRules,
   REST,
   type RuleOrJump,
@@ -44,7 +45,7 @@ export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   const lost = new Set(outdated.map(({ name }) => name));
   return [
     ...findItemsToRemove(mine, keep, facts).map((item) => removeStep(item, facts)),
-    ...outdated.map((item): Step => ({ verb: "remove", item, ...renamedTo(item, facts) })),
+    ...outdated.map((item): Step => ({ verb: "remove", item, ...faultsOf(item, facts) })),
     ...planPutSteps(desiredItems, lost, findAdoptedLinks(desiredStates, facts), facts),
   ];
 }
@@ -54,16 +55,14 @@ const removeStep = (item: Item, facts: Facts): Step => ({
   verb: "remove",
   item,
   copies: countCopies(item, facts),
-  ...renamedTo(item, facts),
+  ...faultsOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.isRunning && { keepsValue: true }),
   ...(item.kind === "sysctl" && wasForwardingOff(item.key, facts) && { formerValue: "0" }),
   ...(item.kind === "zone" && { zones: observedZones(item, facts) }),
 });
 
-const renamedTo = (item: Item, facts: Facts): Pick<Step, "renamedTo"> => {
-  const name = item.kind === "link" ? facts.links.get(item.name)?.renamedTo : undefined;
-  return name === undefined ? {} : { renamedTo: name };
-};
+const faultsOf = (item: Item, facts: Facts): Pick<Step, "faults"> =>
+  item.kind === "link" ? { faults: findLinkFaults(item, facts) } : {};
 
 const wasForwardingOff = (key: string, facts: Facts): boolean =>
   !facts.savedSysctls.has(key) &&
@@ -99,8 +98,7 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
       verb: gone ? "add" : "change",
       item,
       copies: countCopies(item, facts),
-      ...(!gone && renamedTo(item, facts)),
-      ...(!gone && item.kind === "link" && lacksDefaultFdb(item, facts) && { lacksFdb: true }),
+      ...faultsOf(item, facts),
       ...(otherPrefixes.length > 0 && { otherPrefixes }),
       ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
       ...(item.kind === "jump" && { position: desiredJumpPosition(item, facts) }),
@@ -109,7 +107,7 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
   });
   const planned = new Set(steps.map(({ item }) => itemKey(item)));
   // A device that must be down to be renamed loses its routes and IPv6 addresses.
-  const renamed = steps.flatMap(({ item, renamedTo }) => (item.kind === "link" && renamedTo ? [item.name] : []));
+  const renamed = steps.flatMap(({ item, faults }) => (item.kind === "link" && faults?.renamedTo ? [item.name] : []));
   const without = new Set([...lost, ...renamed]);
   const again = desiredItems.filter(
     (item) => !planned.has(itemKey(item)) && (disappearsWith(item, without) || taken.has(itemKey(item))),
@@ -226,10 +224,6 @@ const canRulesCutSsh = (verb: Step["verb"], rules: string[], ssh: SshPath, carri
 const seesHostTraffic = ({ family, chain }: RuleOrJump, { server }: SshPath): boolean =>
   (family === 6) === server.includes(":") && ![FORWARD, GUARD, REST].some((place) => place.chain === chain);
 
-/** A trailing + in a rule matches any name with this prefix. */
-const matchesInterface = (pattern: string, device: string): boolean =>
-  pattern.endsWith("+") ? device.startsWith(pattern.slice(0, -1)) : device === pattern;
-
 /** Whether a rule in iptables-save's form can match a packet of the SSH connection, in either direction. */
 function canMatchSsh(rule: string, { client, server, port }: SshPath, carriers: Set<string>): boolean {
   const of = (option: string): string | undefined =>
@@ -237,7 +231,7 @@ function canMatchSsh(rule: string, { client, server, port }: SshPath, carriers: 
   const fits = (option: string, address: string): boolean => containsIp(of(option) ?? "default", address);
   if ((of("-p") ?? "tcp") !== "tcp") return false;
   const device = of("-i") ?? of("-o");
-  if (device !== undefined && ![...carriers].some((carrier) => matchesInterface(device, carrier))) return false;
+  if (device !== undefined && ![...carriers].some((carrier) => matchesDevice(device, carrier))) return false;
   const dport = of("--dport");
   const comes = fits("-s", client) && fits("-d", server) && (dport === undefined || isInPortRange(dport, port));
   return comes || (dport === undefined && fits("-s", server) && fits("-d", client));

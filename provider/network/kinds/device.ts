@@ -1,4 +1,4 @@
-import { tryParseIp } from "../../addressing/ip";
+import { FAMILIES, type Family, tryParseIp } from "../../addressing/ip";
 import type { Facts, FdbEntry } from "../model/facts";
 import {
   type Address,
@@ -6,6 +6,7 @@ import {
   type Item,
   type ItemDifference,
   type Link,
+  type LinkFaults,
   mismatch,
   type Step,
   type Vxlan,
@@ -114,13 +115,12 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
   if (!hasLinkType(item.type, observed.type))
     return [`type is ${observed.type || "physical"}, should be ${item.type === "anchor" ? "dummy" : item.type}`];
   return [
-    ...mismatch("name", observed.renamedTo ?? item.name, item.name),
+    ...compareFaults(item, findLinkFaults(item, facts)),
     ...mismatch("VNI", observed.vxlan?.vni, item.vxlan?.vni),
     ...mismatch("port", observed.vxlan?.port, item.vxlan?.port),
     ...mismatch("remote", observed.vxlan?.remote, item.vxlan?.remote),
     ...mismatch("local", observed.vxlan?.local, item.vxlan?.local),
     ...mismatch("learning", observed.vxlan?.learning ?? false, false),
-    ...(lacksDefaultFdb(item, facts) ? [`default FDB entry is none, should be dst ${item.vxlan!.remote}`] : []),
     ...mismatch("MTU", observed.mtu, item.mtu),
     ...mismatch("MAC", observed.mac, item.mac),
     ...mismatch("master", observed.master ?? "", item.master),
@@ -132,11 +132,40 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
 export const DEFAULT_MAC = "00:00:00:00:00:00";
 
 /** While the peer changes, the kernel changes the default entry with it. */
-export function lacksDefaultFdb({ name, vxlan }: Link, { links }: Facts): boolean {
+function lacksDefaultFdb({ name, vxlan }: Link, { links }: Facts): boolean {
   const { fdb, vxlan: observed } = links.get(name) ?? {};
   if (!vxlan || !fdb || observed?.remote !== vxlan.remote) return false;
   return !fdb.some(({ mac, destination }) => mac === DEFAULT_MAC && destination === `dst ${vxlan.remote}`);
 }
+
+/** A device that is new has the forwarding of `default`. Ports of a bridge and anchors forward nothing. */
+function familiesWithoutForwarding({ name, type, master }: Link, { links, withoutForwarding }: Facts): Family[] {
+  const device = links.has(name) ? name : "default";
+  return master || type === "anchor" ? [] : FAMILIES.filter((family) => withoutForwarding.has(`${family} ${device}`));
+}
+
+export function findLinkFaults(item: Link, facts: Facts): LinkFaults {
+  const observed = facts.links.get(item.name);
+  const withoutForwarding = familiesWithoutForwarding(item, facts);
+  return {
+    ...(observed?.renamedTo && { renamedTo: observed.renamedTo }),
+    ...(lacksDefaultFdb(item, facts) && { lacksFdb: true }),
+    ...(item.type !== "anchor" && observed?.isWithoutArp && { lacksArp: true }),
+    ...(withoutForwarding.length > 0 && { withoutForwarding }),
+    ...(item.master && observed?.master === item.master && observed.portFaults && { port: observed.portFaults }),
+  };
+}
+
+const compareFaults = (
+  { name, vxlan }: Link,
+  { renamedTo, lacksFdb, lacksArp, withoutForwarding = [], port = [] }: LinkFaults,
+): string[] => [
+  ...mismatch("name", renamedTo ?? name, name),
+  ...(lacksFdb ? [`default FDB entry is none, should be dst ${vxlan?.remote}`] : []),
+  ...(lacksArp ? ["ARP is off, should be on"] : []),
+  ...withoutForwarding.map((family) => `IPv${family} forwarding is off, should be on`),
+  ...port.map((setting) => `as a port of its bridge it should have \`${setting}\``),
+];
 
 /** Entries of a tunnel of ours that lead to another host than its peer. The kernel sends a copy to each entry of one MAC. */
 export function findForeignFdb({ name, vxlan }: Link, { links }: Facts): FdbEntry[] {
@@ -182,8 +211,9 @@ export function canChangeInPlace(item: Link, facts: Facts): boolean {
   );
 }
 
-function renderLink({ verb, item, ports = [], renamedTo, lacksFdb }: StepOf<Link>, parts: ScriptParts): void {
+function renderLink({ verb, item, ports = [], faults = {} }: StepOf<Link>, parts: ScriptParts): void {
   const { name, vxlan } = item;
+  const { renamedTo, lacksFdb, lacksArp, withoutForwarding = [], port = [] } = faults;
   const anchor = item.type === "anchor";
   if (verb === "remove") {
     // Only a shell can try dummy, then bridge; so an anchor that is created again is removed there, too.
@@ -214,9 +244,12 @@ function renderLink({ verb, item, ports = [], renamedTo, lacksFdb }: StepOf<Link
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
     item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
+    lacksArp && "arp on",
     "up",
   ];
   parts.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
+  if (port.length > 0) parts.ip.push(`link set dev ${name} type bridge_slave ${port.join(" ")}`);
+  for (const family of withoutForwarding) parts.late.push(`echo 1 >/proc/sys/net/ipv${family}/conf/${name}/forwarding`);
   for (const port of ports) parts.ip.push(`link set dev ${port} master ${name}`);
 }
 

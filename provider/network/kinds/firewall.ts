@@ -245,6 +245,10 @@ function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
   return before.some((rule) => facts.records.some((record) => hasItem(record, { ...item, rule })));
 }
 
+/** A trailing + in a rule matches any name with this prefix. */
+export const matchesDevice = (pattern: string, device: string): boolean =>
+  pattern.endsWith("+") ? device.startsWith(pattern.slice(0, -1)) : device === pattern;
+
 export const TABLES = ["raw", "mangle", "filter", "nat"] as const;
 
 export const iptablesTool = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");

@@ -99,7 +99,7 @@ export function renderSteps(steps: Step[]): ScriptParts {
     requireSafeItem(step.item, kind.quotedFields ?? [], [
       ...(step.otherPrefixes ?? []),
       ...(step.ports ?? []),
-      ...(step.renamedTo ? [step.renamedTo] : []),
+      ...(step.faults?.renamedTo ? [step.faults.renamedTo] : []),
     ]);
     kind.render(step, parts);
   }

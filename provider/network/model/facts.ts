@@ -14,6 +14,10 @@ export interface Facts {
   routingRules: RoutingRuleFact[];
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
+  /** Keys of built-in chains with the policy DROP. */
+  droppingChains: Set<string>;
+  /** `4 eth0`: devices, or `default`, on which forwarding is off although it is on for the family. */
+  withoutForwarding: Set<string>;
   sysctls: Map<string, string>;
   /** Values of settings before our first change, by key; saved on the host while a record needs them. */
   savedSysctls: Map<string, string>;
@@ -23,8 +27,9 @@ export interface Facts {
   zones?: ZoneFacts;
   /** Whether iptables is the legacy one, so that our chains are in its tables. */
   isIptablesLegacy?: boolean;
-  /** Read only before a change: chains of other firewalls that drop, and kernel modules and tools that are missing. */
+  /** Chains of other firewalls that drop. */
   blockingChains: BlockingChain[];
+  /** Read only before a change: kernel modules and tools that are missing. */
   missingFeatures: string[];
   /** SHA-256 by path, of the scripts for boot, unit files and files of items that exist. */
   files: Map<string, string>;
@@ -46,6 +51,10 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+  /** ARP and neighbour discovery are off. */
+  isWithoutArp?: true;
+  /** Of a port of a bridge: the settings that keep frames from other ports, as `ip` takes them, in the form that lets them pass. */
+  portFaults?: string[];
   /** Of a tunnel: where it sends frames. Absent: not read. */
   fdb?: FdbEntry[];
   /** Its present name, if a device of ours was renamed: everything else here names it as its record does. */
@@ -101,6 +110,8 @@ export interface RoutingRuleFact {
   isSelective: boolean;
   /** Routes with prefixes of at most this length are not used. */
   suppressPrefixLength: number;
+  /** Instead of a table: the rule drops packets. */
+  action?: "blackhole" | "unreachable" | "prohibit";
 }
 
 export interface DockerFacts {
@@ -152,8 +163,20 @@ export interface BlockingChain {
   hook: "forward" | "input";
   families: Family[];
   why: string;
+  /** It sees the frames of bridges, and not what the host routes. */
+  isOfBridges?: true;
+  /** Absent: it drops all packets. Else a rule drops those that match. */
+  match?: PacketMatch;
   /** Lines that accept something, in this chain or one that it may lead to. */
   accepts: string[];
+}
+
+/** The conditions of a rule that matches packets by devices and ranges only. */
+export interface PacketMatch {
+  in?: string;
+  out?: string;
+  source?: string;
+  destination?: string;
 }
 
 /** A file in a records' folder that is not a valid record. */
@@ -183,6 +206,8 @@ export type FactsPart =
   /** iptables-save and ip6tables-save; after a change the latter only with IPv6. */
   | "rules4"
   | "rules6"
+  /** Devices on which forwarding is off. */
+  | "forwarding"
   /** Settings, and their former values that we have saved. */
   | "sysctls"
   /** Hashes of files. */
@@ -200,7 +225,7 @@ export type FactsPart =
   | "records"
   /** Kernel modules and tools that are missing. */
   | "lacks"
-  /** Firewalls of other programs. */
+  /** Firewalls of other programs, also without a change. */
   | "nft"
   | "legacy4"
   | "legacy6";

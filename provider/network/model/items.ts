@@ -242,10 +242,8 @@ export interface Step {
   position?: number;
   /** The tunnel's peer before this change, if it had another address. */
   formerPeer?: Vxlan;
-  /** The present name of a device of ours that was renamed. */
-  renamedTo?: string;
-  /** The tunnel has lost its default FDB entry, which the kernel restores only when the peer changes. */
-  lacksFdb?: boolean;
+  /** What is wrong with a device beside its attributes. */
+  faults?: LinkFaults;
   /** The zones of firewalld that it changes. */
   zones?: ZoneLocation[];
   /** The same address with other prefix lengths, which is removed after this one is added. */
@@ -256,6 +254,19 @@ export interface Step {
   keepsValue?: boolean;
   /** The value before our first change, if it is known although the saved value is lost. */
   formerValue?: string;
+}
+
+export interface LinkFaults {
+  /** The present name of a device of ours that was renamed. */
+  renamedTo?: string;
+  /** The tunnel has lost its default FDB entry, which the kernel restores only when the peer changes. */
+  lacksFdb?: true;
+  /** It does not resolve addresses. */
+  lacksArp?: true;
+  /** Families in which it does not forward although the host does. */
+  withoutForwarding?: Family[];
+  /** Settings as a port of a bridge, as `ip` takes them. */
+  port?: string[];
 }
 
 /** The desired state of a host for one owner. */

@@ -12,6 +12,7 @@ import { quoteCommand } from "../render/shell";
  * routing rules look up before main. They are named, and never removed.
  */
 export interface ForeignRoute {
+  kind: "route" | "routing rule";
   range: string;
   /** As `ip route` prints it. */
   text: string;
@@ -30,13 +31,17 @@ export function findForeignRoutes(
     const early = tablesBeforeMain(item, extent, own, facts);
     const others = facts.otherTableRoutes.filter((route) => early.has(route.tableName) && routeOverlaps(route, extent));
     const found = [...main, ...others.filter((route) => !isRoutedIntoOverlay(route, extent, own, facts))];
-    return found.map((route) => describeRoute(route, item.dst));
+    const rules = rulesBeforeMain(item, extent, own, facts).filter(({ action }) => action !== undefined);
+    return [
+      ...found.map((route) => describeRoute(route, item.dst)),
+      ...rules.map((rule) => describeRule(rule, item.dst)),
+    ];
   });
 }
 
 /** As drift. The caller puts the host's name before it. */
-export const formatForeignRoute = ({ range, text, remedy }: ForeignRoute): string =>
-  `foreign route '${text}' takes packets of ${range} away from the overlay; it is never removed by us: remove it with \`${remedy}\``;
+export const formatForeignRoute = ({ kind, range, text, remedy }: ForeignRoute): string =>
+  `foreign ${kind} '${text}' takes packets of ${range} away from the overlay; it is never removed by us: remove it with \`${remedy}\``;
 
 export function refuseForeignRoutes(desired: DesiredState, facts: Facts): void {
   const [first, ...more] = findForeignRoutes(desired, facts);
@@ -44,7 +49,7 @@ export function refuseForeignRoutes(desired: DesiredState, facts: Facts): void {
   const others = more.length > 0 ? ` So do ${more.map(({ text }) => `'${text}'`).join(", ")}.` : "";
   throw new OverlayError(
     "ROUTE_OVERLAP",
-    `The route '${first.text}' of another program would take packets of the overlay's range ${first.range}.${others} Nothing was changed.`,
+    `The ${first.kind} '${first.text}' of another program would take packets of the overlay's range ${first.range}.${others} Nothing was changed.`,
     `Remove it (\`${first.remedy}\`), or choose another range for the network (subnets).`,
   );
 }
@@ -112,13 +117,20 @@ function isOfOwnDevice({ dev, protocol }: RouteFact, to: Extent, { devices }: Ow
   return subnets !== undefined && (protocol === "kernel" || subnets.some((subnet) => isWithin(to, subnet)));
 }
 
-/** Tables that packets of this range are looked up in before main, by rules of others. */
-function tablesBeforeMain(
+const tablesBeforeMain = (...given: Parameters<typeof rulesBeforeMain>): Set<string> =>
+  new Set(
+    rulesBeforeMain(...given)
+      .map(({ table }) => table)
+      .filter((table) => table !== "local" && table !== "main"),
+  );
+
+/** Routing rules of others that decide about packets of this range before the main table. */
+function rulesBeforeMain(
   { family, dst }: Route,
   extent: Extent,
   own: OwnRouting,
   { routingRules }: Facts,
-): Set<string> {
+): RoutingRuleFact[] {
   const concerns = (rule: RoutingRuleFact): boolean =>
     rule.family === family &&
     !rule.isSelective &&
@@ -134,8 +146,7 @@ function tablesBeforeMain(
     rule.to === "all" &&
     rule.suppressPrefixLength < prefix;
   const main = Math.min(...routingRules.filter(isMain).map(({ priority }) => priority));
-  const early = routingRules.filter((rule) => rule.priority < main && concerns(rule)).map(({ table }) => table);
-  return new Set(early.filter((table) => table !== "local" && table !== "main"));
+  return routingRules.filter((rule) => rule.priority < main && concerns(rule));
 }
 
 const rangeOverlaps = (range: string, extent: Extent): boolean => {
@@ -164,8 +175,14 @@ function isRoutedIntoOverlay(
   });
 }
 
+function describeRule({ family, priority, from, to, iif, action }: RoutingRuleFact, range: string): ForeignRoute {
+  const destination = to === "all" ? "" : ` to ${to}`;
+  const text = `from ${from}${destination}${iif ? ` iif ${iif}` : ""} priority ${priority} ${action}`;
+  return { kind: "routing rule", range, text, remedy: quoteCommand(`ip ${family === 6 ? "-6 " : ""}rule del ${text}`) };
+}
+
 function describeRoute(route: RouteFact | OtherTableRoute, range: string): ForeignRoute {
   const table = "tableName" in route ? ` table ${route.tableName}` : "";
   const text = `${route.text ?? route.dst}${table}`;
-  return { range, text, remedy: quoteCommand(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
+  return { kind: "route", range, text, remedy: quoteCommand(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
 }

@@ -32,6 +32,8 @@ import {
 } from "../model/items";
 import { isBootFile } from "../model/record";
 import { quoteCommand } from "../render/shell";
+import { describeDroppedPackets } from "./dropped-packets";
+import { describeBlockingChains } from "./firewalls";
 import { effectiveMetric, findForeignRoutes, formatForeignRoute } from "./foreign-routes";
 
 /** Objects of other programs under the key of an item of ours, and devices with its VNI and port. `up` refuses both. */
@@ -242,6 +244,8 @@ export const describeForeign = (desired: DesiredState, facts: Facts): string[] =
   ...findForeignRoutes(desired, facts).map(formatForeignRoute),
   ...describeForeignRules(desired, facts),
   ...describeStrayChains(desired, facts),
+  ...describeBlockingChains(desired, facts),
+  ...describeDroppedPackets(desired, facts),
 ];
 
 const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>

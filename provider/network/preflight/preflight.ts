@@ -1,4 +1,4 @@
-import { type Extent, type Family, overlaps, parseRange } from "../../addressing/ip";
+import { type Extent, overlaps, parseRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import {
   findOtherRules,
@@ -11,7 +11,7 @@ import {
 } from "../diff/ownership";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
 import { iptablesTool } from "../kinds/firewall";
-import type { BlockingChain, Facts } from "../model/facts";
+import type { Facts } from "../model/facts";
 import {
   type Chain,
   type DesiredState,
@@ -23,7 +23,7 @@ import {
   type Link,
 } from "../model/items";
 import { recordPath } from "../model/record";
-import { quoteCommand } from "../render/shell";
+import { refuseBlockingChains } from "./firewalls";
 import { describeHolder, refuseForeign, refuseVniConflicts } from "./foreign";
 import { isOverlayRoute, refuseForeignRoutes } from "./foreign-routes";
 
@@ -228,63 +228,4 @@ function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredSt
       "Remove that Docker network, or choose another range for the network (subnets).",
     );
   }
-}
-
-/** Packets that a hook must not drop. */
-interface Traffic {
-  hook: BlockingChain["hook"];
-  family: Family;
-  what: string;
-  passes(accepting: string): boolean;
-  remedy(chain: BlockingChain): string[];
-}
-
-/** Throws if packets of this plan would be dropped. */
-export function refuseBlockingChains(items: Item[], chains: BlockingChain[]): void {
-  for (const traffic of items.flatMap(requiredTraffic)) {
-    const chain = chains.find(
-      ({ hook, families, accepts }) =>
-        hook === traffic.hook && families.includes(traffic.family) && !accepts.some(traffic.passes),
-    );
-    if (!chain) continue;
-    throw new OverlayError(
-      "FIREWALL_BLOCKED",
-      `${chain.tool} ${chain.where} (${chain.why}) would drop ${traffic.what}; what is accepted elsewhere does not overrule it. Nothing was changed.`,
-      `Let it pass there, for now with \`${traffic.remedy(chain).map(quoteCommand).join("; ")}\` and in that firewall's own configuration.`,
-    );
-  }
-}
-
-function requiredTraffic(item: Item): Traffic[] {
-  if (item.kind === "route" && item.table === undefined) {
-    const { family, dst } = item;
-    const remedy = ({ tool, where }: BlockingChain): string[] =>
-      tool === "nft"
-        ? ["saddr", "daddr"].map((end) => `nft insert rule ${where} ${nftFamily(family)} ${end} ${dst} accept`)
-        : ["-s", "-d"].map((end) => `${tool} -I ${where} ${end} ${dst} -j ACCEPT`);
-    return [{ hook: "forward", family, what: `the overlay's packets (${dst})`, passes: acceptsRange(dst), remedy }];
-  }
-  if (item.kind !== "link" || !item.vxlan) return [];
-  const { remote, port } = item.vxlan;
-  const family = remote.includes(":") ? 6 : 4;
-  const remedy = ({ tool, where }: BlockingChain): string[] => [
-    tool === "nft"
-      ? `nft insert rule ${where} ${nftFamily(family)} saddr ${remote} udp dport ${port} accept`
-      : `${tool} -I ${where} -s ${remote} -p udp --dport ${port} -j ACCEPT`,
-  ];
-  const passes = (line: string): boolean =>
-    new RegExp(`dport\\b.*\\b${port}\\b`).test(line) || acceptsRange(remote)(line);
-  return [{ hook: "input", family, what: `VXLAN from ${remote} (UDP port ${port})`, passes, remedy }];
-}
-
-const nftFamily = (family: Family): string => (family === 4 ? "ip" : "ip6");
-
-/** Whether a line names the range, or one that it lies in. */
-function acceptsRange(text: string): (line: string) => boolean {
-  const inner = parseRange(text)!;
-  return (line) =>
-    line.split(/[\s,{}"]+/).some((word) => {
-      const outer = /[.:]/.test(word) ? parseRange(word) : undefined;
-      return outer !== undefined && outer.first <= inner.first && inner.last <= outer.last;
-    });
 }

@@ -3,7 +3,7 @@ import { hasLinkType } from "../kinds/device";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import type { ReadBack } from "../kinds/kind";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
-import type { BlockingChain, Facts, FactsPart, ServiceFact, SshPath } from "../model/facts";
+import type { Facts, FactsPart, ServiceFact, SshPath } from "../model/facts";
 import type { DesiredState, Link } from "../model/items";
 import {
   BOOT_SCRIPT,
@@ -17,6 +17,7 @@ import {
   unitPath,
 } from "../model/record";
 import { quote, requireWord } from "../render/shell";
+import { FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./firewalls";
 import {
   FDB_SCRIPT,
   ipBatch,
@@ -36,6 +37,8 @@ import {
 const TOOLS =
   "for tool in ip awk bridge iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
+/** Devices that do not forward although the host does: of a family that is off there would be all. */
+const FORWARDING_SCRIPT = `echo '@@ forwarding'; set --; for f in ipv4/ip_forward ipv6/conf/all/forwarding; do on=0; [ ! -e /proc/sys/net/$f ] || read -r on </proc/sys/net/$f; [ "$on" = 0 ] || set -- "$@" /proc/sys/net/\${f%%/*}/conf/*/forwarding; done; [ $# = 0 ] || grep -sLx 1 "$@"`;
 /** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
@@ -46,6 +49,7 @@ const RULES6 =
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
+  FORWARDING_SCRIPT,
   `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_SCRIPT,
@@ -87,9 +91,20 @@ export const filesOf = ({ items, plannedItems = [] }: Pick<FileOwner, "items" | 
 
 const quotePaths = (paths: string[]): string => [...new Set(paths)].map(quote).join(" ");
 
+/** The firewalls of other programs are read at the same time as the other parts, and printed last. */
+const withFirewalls = (script: string): string => `{
+${FIREWALLS_SCRIPT}
+} | {
+exec 3<&0 </dev/null
+${script}
+cat <&3
+}`;
+
 /** Reads a host without preparing a change, with the files of these states and of all records. */
 export const inspectScript = (states: Pick<FileOwner, "items" | "plannedItems">[]): string =>
-  factsScript([BOOT_SCRIPT, SCRIPTS, RECORDED_FILES, quotePaths(states.flatMap(filesOf))].join(" ").trimEnd(), ":");
+  withFirewalls(
+    factsScript([BOOT_SCRIPT, SCRIPTS, RECORDED_FILES, quotePaths(states.flatMap(filesOf))].join(" ").trimEnd(), ":"),
+  );
 
 export const FACTS_SCRIPT = inspectScript([]);
 
@@ -97,18 +112,17 @@ export const FACTS_SCRIPT = inspectScript([]);
 export const NOT_READ = "unread";
 const OTHER_SCRIPTS = `echo '@@ files'; printf '${NOT_READ}  %s\\n' ${SCRIPTS}`;
 
-/**
- * Reads a host before a change for these owners, with what could prevent the change. The firewalls of other programs are read at the
- * same time as the other parts, and printed last.
- */
-export const preflightScript = (states: FileOwner[]): string => `{
-${BLOCKING_FIREWALLS_SCRIPT}
-} | {
-exec 3<&0 </dev/null
-${factsScript(`${BOOT_SCRIPT} ${RECORDED_FILES} ${quotePaths(states.flatMap((state) => [scriptPath(state.record), ...filesOf(state)]))}`, OTHER_SCRIPTS)}
-${REQUIREMENTS_SCRIPT}
-cat <&3
-}`;
+/** Reads a host before a change for these owners, with what could prevent the change. */
+export const preflightScript = (states: FileOwner[]): string =>
+  withFirewalls(
+    [
+      factsScript(
+        `${BOOT_SCRIPT} ${RECORDED_FILES} ${quotePaths(states.flatMap((state) => [scriptPath(state.record), ...filesOf(state)]))}`,
+        OTHER_SCRIPTS,
+      ),
+      REQUIREMENTS_SCRIPT,
+    ].join("\n"),
+  );
 
 const MAX_SINGLE_DEVICES = 16;
 
@@ -133,6 +147,8 @@ export function parseFacts(text: string): Facts {
     otherTableRoutes: [],
     routingRules: [],
     chains: new Map(),
+    droppingChains: new Set(),
+    withoutForwarding: new Set(),
     sysctls: new Map(),
     savedSysctls: new Map(),
     ip6tables: false,
@@ -197,6 +213,10 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
     for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(\d+)$/gm))
       facts.savedSysctls.set(key!, value!);
   },
+  forwarding: (facts, body) => {
+    for (const [, family, device] of body.matchAll(/^\/proc\/sys\/net\/ipv([46])\/conf\/([^/\s]+)\/forwarding$/gm))
+      facts.withoutForwarding.add(`${family} ${device}`);
+  },
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
   zone: (facts, body) => {
@@ -248,9 +268,15 @@ function readIptables(facts: Facts, family: Family, body: string): void {
   for (const line of body.split("\n")) {
     const [, chain, rule] = /^-A (\S+) (.*)$/.exec(line) ?? [];
     if (line.startsWith("*")) table = line.slice(1).trim();
-    else if (line.startsWith(":")) facts.chains.set(`${family} ${table} ${line.slice(1).split(" ")[0]}`, []);
+    else if (line.startsWith(":")) readChain(facts, `${family} ${table}`, line);
     else if (chain) facts.chains.get(`${family} ${table} ${chain}`)?.push(rule!);
   }
+}
+
+function readChain(facts: Facts, place: string, line: string): void {
+  const [name, policy] = line.slice(1).split(" ");
+  facts.chains.set(`${place} ${name}`, []);
+  if (policy === "DROP") facts.droppingChains.add(`${place} ${name}`);
 }
 
 /** A module that is not loaded is probed by creating a device, which is removed at once. */
@@ -259,55 +285,3 @@ const probeModule = (type: string, options: string): string =>
 
 /** Kernel modules and tools that are missing, and whether source addresses are checked. */
 const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
-
-/** Without iptables' own chains, in which our jumps come first, and without firewalld's, for which there are zones. */
-const BLOCKING_FIREWALLS_SCRIPT = [
-  "if read -r x 2>/dev/null </proc/net/ip_tables_names && command -v iptables-legacy-save >/dev/null; then echo '@@ legacy4'; iptables-legacy-save; fi",
-  "if read -r x 2>/dev/null </proc/net/ip6_tables_names && command -v ip6tables-legacy-save >/dev/null; then echo '@@ legacy6'; ip6tables-legacy-save; fi",
-  'if command -v nft >/dev/null; then echo \'@@ nft\'; nft list chains 2>/dev/null | awk \'$1 == "table" { t = $2 " " $3 } $1 == "chain" { c = $2 } / hook (forward|input) / && !(t ~ /^ip6? filter$/ && c ~ /^[A-Z]+$/) && t != "inet firewalld" && !(t in seen) { seen[t]; print t }\' | while read -r family table; do nft list table "$family" "$table"; done; fi',
-].join("\n");
-
-/** `nft list table` of one or more tables. */
-export function parseNftChains(body: string): BlockingChain[] {
-  return body.split(/^(?=table )/m).flatMap((text) => {
-    const [, family = "", table = ""] = /^table (\S+) (\S+) \{/.exec(text) ?? [];
-    const families = { ip: [4], ip6: [6], inet: [4, 6] }[family] as Family[] | undefined;
-    const accepts = text.split("\n").filter((line) => /\baccept\b/.test(line) && !/\bhook\b/.test(line));
-    return text.split("\n\tchain ").flatMap((block): BlockingChain[] => {
-      const [, chain] = /^(\S+) \{\n/.exec(block) ?? [];
-      const [rules = ""] = block.split("\n\t}");
-      const [, hook, policy] = /type filter hook (forward|input) [^;]*;(?: policy (\w+);)?/.exec(rules) ?? [];
-      const why = policy === "drop" ? "policy drop" : finalDrop(rules);
-      if (!families || !chain || !hook || !why) return [];
-      return [
-        {
-          tool: "nft",
-          where: `${family} ${table} ${chain}`,
-          hook: hook as BlockingChain["hook"],
-          families,
-          why,
-          accepts,
-        },
-      ];
-    });
-  });
-}
-
-/** A rule that drops or rejects all packets. */
-const finalDrop = (rules: string): string | undefined =>
-  /^\s*((?:drop|reject)\b.*?)\s*$/m.exec(rules.replace(/^\s*counter packets \d+ bytes \d+ /gm, ""))?.[1];
-
-/** The text of iptables-legacy-save. */
-export function parseLegacyChains(family: Family, body: string): BlockingChain[] {
-  const [, table = ""] = `\n${body}`.split("\n*filter\n");
-  const [filter = ""] = table.split("\nCOMMIT");
-  const accepts = filter.split("\n").filter((line) => line.endsWith("-j ACCEPT"));
-  return (["FORWARD", "INPUT"] as const).flatMap((chain): BlockingChain[] => {
-    const policy = new RegExp(`^:${chain} DROP`, "m").test(filter) ? "policy DROP" : undefined;
-    const why = policy ?? new RegExp(`^-A ${chain} (-j (?:DROP|REJECT).*)$`, "m").exec(filter)?.[1];
-    const tool = family === 4 ? "iptables-legacy" : "ip6tables-legacy";
-    return why
-      ? [{ tool, where: chain, hook: chain === "FORWARD" ? "forward" : "input", families: [family], why, accepts }]
-      : [];
-  });
-}

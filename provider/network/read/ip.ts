@@ -21,7 +21,7 @@ export const OUR_ROUTES6 = OURS;
 /** The kernel filters by type: what the local table has (types local, broadcast, anycast) is never sent. */
 const routesOfType = (type: string, range = ""): string =>
   `route show table all type ${type}${range && ` root ${range}`}`;
-const REJECTING = ["blackhole", "unreachable", "prohibit"];
+const REJECTING = ["blackhole", "unreachable", "prohibit"] as const;
 
 /** The order in which `readRouting` expects the answers. */
 const ROUTING4 = [
@@ -78,6 +78,8 @@ const rawLink = z.object({
         })
         .catch({})
         .optional(),
+      info_slave_kind: z.string().optional(),
+      info_slave_data: z.record(z.string(), z.unknown()).catch({}).optional(),
     })
     .optional(),
   addr_info: boundedArray(
@@ -95,6 +97,8 @@ function toLinkFact(raw: RawLink): LinkFact {
     mtu: raw.mtu,
     up: raw.flags.includes("UP"),
     ...(raw.master && { master: raw.master }),
+    ...(raw.flags.includes("NOARP") && { isWithoutArp: true }),
+    ...(raw.linkinfo?.info_slave_kind === "bridge" && readPort(raw.flags, raw.linkinfo.info_slave_data ?? {})),
     ...(type === "vxlan" && {
       vxlan: {
         vni: Number(data.id),
@@ -105,6 +109,23 @@ function toLinkFact(raw: RawLink): LinkFact {
       },
     }),
   };
+}
+
+/** With these a port passes all frames; older kernels have fewer. */
+const OPEN_PORT: [setting: string, value: unknown, text: string][] = [
+  ["state", "forwarding", "state 3"],
+  ["isolated", false, "isolated off"],
+  ["learning", true, "learning on"],
+  ["flood", true, "flood on"],
+  ["mcast_flood", true, "mcast_flood on"],
+  ["bcast_flood", true, "bcast_flood on"],
+  ["locked", false, "locked off"],
+];
+
+/** A device that is down is a disabled port. */
+function readPort(flags: string[], data: Record<string, unknown>): Pick<LinkFact, "portFaults"> {
+  const faults = flags.includes("UP") ? OPEN_PORT.filter(([key, value]) => key in data && data[key] !== value) : [];
+  return faults.length > 0 ? { portFaults: faults.map(([, , text]) => text) } : {};
 }
 
 /** A list of devices in each line. */
@@ -167,6 +188,7 @@ const rawRule = z.looseObject({
   /** Omitted for the kernel's own rules. */
   protocol: z.string().optional(),
   suppress_prefixlen: z.number().optional(),
+  action: z.string().optional(),
 });
 type RawRule = z.output<typeof rawRule>;
 
@@ -253,6 +275,8 @@ const formatHop = ({ gateway, via, dev }: z.output<typeof rawNexthop>): string[]
 function readRoutingRules(facts: Facts, family: Family, all: RawRule[]): void {
   for (const raw of all) {
     const { src, srclen = addressBits(family), fwmark, fwmask = "0xffffffff", table } = raw;
+    const action = REJECTING.find((each) => each === raw.action);
+    if (action) facts.routingRules.push({ ...toRuleFact(family, raw, ""), action });
     if (table === undefined) continue;
     const shown = isOurs(raw) ? parseTable(table) : table;
     if (fwmark) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${shown}`);
@@ -270,6 +294,7 @@ const UNSELECTIVE_KEYS = [
   "table",
   "protocol",
   "suppress_prefixlen",
+  "action",
 ];
 
 /** `not` with a mark means nearly all packets; `not` with anything else is taken for all of them. */

@@ -1,6 +1,6 @@
-import { operationsFor } from "../../access/bounded-operations";
 import type { Caller } from "../../access/caller";
 import { hasScope } from "../../access/caller";
+import { openSession } from "../../access/tenant-ipam";
 import { API, bodyOf, PROCEDURES } from "../../ipam/remote/api";
 import { serveCall } from "../../ipam/remote/serve";
 import type { RouteGroup } from "../app";
@@ -10,7 +10,7 @@ const CALL_LIMIT = 4 * 1024 * 1024;
 
 /**
  * The service as a store, for stacks without access to the database. These routes are for the client of the same or an earlier release
- * (`pool/remote`), so they are not in the OpenAPI document.
+ * (`ipam/remote`), so they are not in the OpenAPI document.
  */
 export const operationRoutes: RouteGroup = (app, { pool, limits, tenantDefaults }) => {
   for (const name of PROCEDURES) {
@@ -21,9 +21,7 @@ export const operationRoutes: RouteGroup = (app, { pool, limits, tenantDefaults 
       config: { scope: "preview" },
       schema: { hide: true, body: bodyOf(name), response: { 200: API[name].output } },
       handler: async ({ body, caller }) =>
-        serveCall(name, body, userOf(caller), (session) =>
-          operationsFor(pool.operations, caller, { ...session, tenantDefaults }),
-        ),
+        serveCall(name, body, userOf(caller), (session) => openSession(pool, caller, { ...session, tenantDefaults })),
     });
   }
 };

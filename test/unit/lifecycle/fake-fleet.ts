@@ -45,7 +45,7 @@ export class FakeFleet implements Fleet {
 
   check: Fleet["check"] = async (connection) => {
     this.#reach(connection);
-    return { differences: [], foreign: [], containers: [], peerMoves: false };
+    return { differences: [], foreign: [], neighbours: [], containers: [], peerMoves: false };
   };
 
   apply: Fleet["apply"] = async (connection, { record, items, fence }) => {
@@ -63,14 +63,20 @@ export class FakeFleet implements Fleet {
       have.set(itemKey(item), item);
       this.writes.push(`${host}: + ${itemKey(item)}`);
     }
-    return { differences: [], foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
+    return {
+      differences: [],
+      foreign: [],
+      neighbours: [],
+      containers: this.containers.get(host) ?? [],
+      peerMoves: false,
+    };
   };
 
   inspect: Fleet["inspect"] = async (connection, { items }) => {
     const host = this.#reach(connection);
     const lacking = items.filter((item) => !this.items.get(host)!.has(itemKey(item)));
     const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
-    return { differences, foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
+    return { differences, foreign: [], neighbours: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };
 
   wasWritten: Fleet["wasWritten"] = ({ host }, uid) => this.#written.has(`${host} ${uid}`);

@@ -1,7 +1,18 @@
 import { expect, test, vi } from "vitest";
 import type { Lease } from "../../../provider/ipam/types";
 import { PartialFailure } from "../../../provider/lifecycle/lifecycle";
-import { checked, fleet, makeNetwork, makeRunner, owner, pool, runnerInputs, runners, setUp } from "./network-fixture";
+import {
+  checked,
+  fleet,
+  makeNetwork,
+  makeRunner,
+  owner,
+  pool,
+  runnerInputs,
+  runners,
+  setUp,
+  warnings,
+} from "./network-fixture";
 
 /** create, read and update. */
 setUp();
@@ -103,6 +114,29 @@ test("read of a host that is down is drift, and does not fail", async () => {
   fleet.down.add("192.0.2.11");
   const { props: read } = await runners.read("training/a", props);
   expect(read.drift).toEqual(["192.0.2.11: could not be read (SSH_UNREACHABLE)"]);
+});
+
+test.each([
+  ["192.0.2.11", "192.0.2.1: link vxkr1: missing"],
+  ["192.0.2.1", "192.0.2.11: link kohaku-overlay: missing"],
+])("a host that cannot be read (%s) does not hide the drift of the other one", async (down, drift) => {
+  const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
+  fleet.down.add(down);
+  fleet.items.get("192.0.2.1")!.delete("link vxkr1");
+  fleet.items.get("192.0.2.11")!.delete("link kohaku-overlay");
+  const { props: read } = await runners.read("training/a", props);
+  expect([...(read.drift as string[])].sort()).toEqual([drift, `${down}: could not be read (SSH_UNREACHABLE)`].sort());
+  expect(warnings).toContainEqual(expect.stringMatching(new RegExp(`^drift of .* a: ${drift}$`)));
+});
+
+test("without facts of a host in the state, the others are not compared, and the drift says so", async () => {
+  const { underlays: _, ...props } = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
+  fleet.down.add("192.0.2.1");
+  const { props: read } = await runners.read("training/a", props);
+  expect(read.drift).toEqual([
+    "192.0.2.1: could not be read (SSH_UNREACHABLE)",
+    "192.0.2.11: was not compared, because another host of the resource could not be read",
+  ]);
 });
 
 test("after a failed move to another host the old one is kept in the state, and cleaned in the end", async () => {

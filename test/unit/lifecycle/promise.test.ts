@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { describeProgram } from "../../../sdk/declared";
 import { inPool, ownerOf, Stage } from "./stage";
 
 /** Up gives the values that preview shows, or stops with the reason. */
@@ -22,26 +23,23 @@ const settingsOf = ({ owner: _, uid: __, leaseId: ___, hubConnection: ____, ...p
 };
 
 describe("two requests for one value in one run", () => {
-  test.each([false, true])(
-    "a requested runner id is not chosen for another runner, in any order: %s",
-    async (isReversed) => {
-      await stage.network();
-      const declared = [{ first: 1n, last: 1n }];
-      const runners: [name: string, news: Values, id: number][] = [
-        ["free", runnerInputs("training", "192.0.2.11"), 2],
-        ["pinned", runnerInputs("training", "192.0.2.12", { runnerId: 1 }), 1],
-      ];
-      if (isReversed) runners.reverse();
-      for (const dryRun of [true, true, false]) {
-        stage.newRun();
-        for (const [name, news, id] of runners) {
-          const caller = { owner: ownerOf("RunnerSubnet", name), dryRun, program: "main", declared };
-          const { inputs, failures } = await stage.of("RunnerSubnet").check(caller, undefined, news);
-          expect([failures, inputs.runnerId]).toEqual([[], id]);
-        }
-      }
-    },
-  );
+  test("a runner id that the program requests goes to that runner, and the one before it gets another", async () => {
+    await stage.network();
+    stage.newRun();
+    const requested = { runnerId: 1 };
+    stage.described = describeProgram([
+      { type: "RunnerSubnet", names: ["free"], args: {} },
+      { type: "RunnerSubnet", names: ["pinned"], args: requested },
+    ]);
+    const free = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
+    expect(free).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "vxkr2" });
+    const pinned = await stage.preview("RunnerSubnet", "pinned", runnerInputs("training", "192.0.2.12", requested));
+    expect(pinned).toMatchObject({ runnerId: 1, vni: 101 });
+    expect(stage.warnings).toEqual([]);
+    stage.newRun();
+    expect(await stage.runner("free", "192.0.2.11")).toMatchObject({ runnerId: 2 });
+    expect(await stage.runner("pinned", "192.0.2.12", { runnerId: 1 })).toMatchObject({ runnerId: 1 });
+  });
 
   test("an address of a resource that the program no longer declares is refused, with a fix", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });

@@ -1,10 +1,12 @@
 import { expect } from "vitest";
 import { openIpam } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
+import { readDeclared } from "../../../provider/lifecycle/declared";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
+import type { DescribedProgram } from "../../../sdk/declared";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
 export const ownerOf = (type: string, name: string, stack = "dev"): string =>
@@ -17,6 +19,8 @@ export class Stage {
   now = Date.UTC(2030, 0, 1);
   /** See `Request`. */
   program: string | undefined = "main";
+  /** What the SDK passes about the program. */
+  described: DescribedProgram | undefined;
   deps!: Dependencies;
   #pool!: RunPlan;
   /** Another run of Pulumi, which has a process of its own. */
@@ -59,7 +63,9 @@ export class Stage {
   of = (type: string): Lifecycle => new Lifecycle(resourceOf(type), this.deps);
 
   async check(type: string, name: string, news: Values, olds?: Values, dryRun = false) {
-    const caller = { owner: ownerOf(type, name), dryRun, program: this.program };
+    const { program = this.program, declared } = this.described ?? {};
+    const requested = declared === undefined ? {} : readDeclared(declared);
+    const caller = { owner: ownerOf(type, name), dryRun, program, ...requested };
     return this.of(type).check(caller, olds, news);
   }
 

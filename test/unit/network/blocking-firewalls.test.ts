@@ -2,8 +2,9 @@ import { expect, test } from "vitest";
 import type { BlockingChain } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { refuseBlockingChains } from "../../../provider/network/preflight/preflight";
-import { parseFacts, parseLegacyChains, parseNftChains } from "../../../provider/network/read/facts";
+import { refuseBlockingChains } from "../../../provider/network/preflight/firewalls";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { parseLegacyChains, parseNftChains } from "../../../provider/network/read/firewalls";
 import { hub, runner, training } from "../../network";
 
 const network = training();

@@ -177,6 +177,7 @@ test("the fix is a command that removes the route", () => {
     [{ ...first, table: "7" }],
   );
   expect(findForeignRoutes({ items: onRunner }, have)[0]).toEqual({
+    kind: "route",
     range: "fd00:128::/48",
     text: "fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",
     remedy: "ip -6 route del fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",

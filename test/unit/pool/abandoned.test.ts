@@ -2,8 +2,9 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { openPool } from "../../../provider/ipam";
-import type { Pool, PoolSpec, Request } from "../../../provider/ipam/types";
+import type { PoolSpec, Request } from "../../../provider/ipam/types";
+import { inProgram, openPool, type Pool } from "../../contract/fixture";
+import { refusal } from "../../contract/refusal";
 
 /** What is left of a program that was changed since: offers that will not be claimed, leases without a resource. */
 let folder: string;
@@ -30,17 +31,18 @@ async function run(): Promise<Pool> {
   return pool;
 }
 
-const network = (name: string, stack: string): Request => ({
+const network = (name: string, stack: string, program = "main"): Request => ({
   pool: "space/default",
   owner: `org/urn:pulumi:${stack}::p::overlay:index:OverlayNetwork::${name}`,
   type: "OverlayNetwork",
+  program,
   want: [{ first: 1024n, last: 2047n }],
   names: ["network/training"],
 });
 
 test("a renamed resource gets what the last preview promised under its old name", async () => {
-  await (await run()).offer(network("old", "dev"));
-  const lease = await (await run()).offer(network("new", "dev"));
+  await (await run()).offer(network("old", "dev", "before"));
+  const lease = await (await run()).offer(network("new", "dev", "after"));
   expect(lease).toMatchObject({ state: "offered", names: ["network/training"] });
 });
 
@@ -50,36 +52,42 @@ test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
 ])("after a resource too many for %s is removed from the program, the next preview succeeds", async (_, more, code) => {
   const extents = [{ first: 1024n, last: 2047n }];
   const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
-  const address = (name: string, stack = "dev"): Request => ({
+  const address = (name: string, program: string, stack = "dev"): Request => ({
     pool: "pool/p",
     owner: `org/urn:pulumi:${stack}::p::overlay:index:IPReservation::${name}`,
     type: "IPReservation",
+    program,
   });
   const first = await run();
   await first.claim({ ...network("p", "dev"), want: childPool.extents, names: [], childPool });
-  for (const name of ["a", "b"]) await first.offer(address(name));
-  await expect(first.offer(address("c"))).rejects.toMatchObject({ code });
+  for (const name of ["a", "b"]) await first.offer(address(name, "before"));
+  await expect(first.offer(address("c", "before"))).rejects.toMatchObject({ code });
 
-  await expect((await run()).offer(address("x", "prod"))).rejects.toMatchObject({ code });
+  await expect((await run()).offer(address("x", "main", "prod"))).rejects.toMatchObject({ code });
   const second = await run();
-  for (const name of ["c", "a"]) expect(await second.offer(address(name))).toMatchObject({ state: "offered" });
+  for (const name of ["c", "a"]) expect(await second.offer(address(name, "after"))).toMatchObject({ state: "offered" });
 });
 
 test("two resources of one program that request the same value are refused, whatever an earlier preview showed", async () => {
-  await (await run()).offer(network("old", "dev"));
+  await (await run()).offer(network("old", "dev", "before"));
   const second = await run();
-  await second.offer(network("old", "dev"));
-  await expect(second.offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
+  const requests = inProgram("after", network("old", "dev"), network("new", "dev")) as [Request, Request];
+  await second.offer(requests[0]);
+  await expect(second.offer(requests[1])).rejects.toMatchObject(refusal("POOL_OVERLAP", network("old", "dev").owner));
 });
 
 test("an offer to another stack is kept", async () => {
   await (await run()).offer(network("a", "dev"));
-  await expect((await run()).offer(network("a", "prod"))).rejects.toThrow(/^POOL_OVERLAP: .*:dev::/);
+  await expect((await run()).offer(network("a", "prod"))).rejects.toMatchObject(
+    refusal("POOL_OVERLAP", network("a", "dev").owner),
+  );
 });
 
 test("a claimed value is not preempted", async () => {
   await (await run()).claim(network("old", "dev"));
-  await expect((await run()).offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
+  await expect((await run()).offer(network("new", "dev"))).rejects.toMatchObject(
+    refusal("POOL_OVERLAP", network("old", "dev").owner),
+  );
 });
 
 test("a value that another resource of the stack holds is offered only while that is declared, and given only once it requests another value", async () => {
@@ -91,6 +99,7 @@ test("a value that another resource of the stack holds is offered only while tha
     pool: "pool/p",
     owner: `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`,
     type: "IPReservation",
+    program: "main",
     want: [{ first: 1030n, last: 1030n }],
   });
   await opener.claim(address("old"));
@@ -98,14 +107,16 @@ test("a value that another resource of the stack holds is offered only while tha
   const later = await run();
   const gone = await run();
   const movesAway = () => false;
-  await expect(gone.offer(address("new"), { movesAway })).rejects.toThrow(/^IP_IN_USE: .*remove it in an earlier up/);
+  await expect(gone.offer(address("new"), { movesAway })).rejects.toMatchObject(
+    refusal("IP_IN_USE", address("old").owner),
+  );
   const offer = await later.offer(address("new"));
   expect(offer).toMatchObject({ state: "offered", waitsFor: [expect.any(String)] });
-  await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* set `aliases`/);
+  await expect(later.claim(address("new"))).rejects.toMatchObject(refusal("PLAN_STALE", address("old").owner));
 
   const old = (await later.find("pool/p", { owner: address("old").owner }))!;
-  await expect(later.markKept(old)).rejects.toThrow(/^IP_IN_USE: .* is promised to \S*::new\./);
+  await expect(later.markKept(old)).rejects.toMatchObject(refusal("IP_IN_USE", address("new").owner));
   const last = await run();
   await last.markKept(old);
-  await expect(last.offer(address("new"))).rejects.toThrow(/^IP_IN_USE: .* is reserved by \S*::old\./);
+  await expect(last.offer(address("new"))).rejects.toMatchObject(refusal("IP_IN_USE", address("old").owner));
 });

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { mergeExtents } from "../../../provider/ipam/extents";
-import type { Extent, Pool } from "../../../provider/ipam/types";
+import type { Extent } from "../../../provider/ipam/types";
+import type { Pool } from "../../contract/fixture";
 import { by, createFixture, createPool, extent, extents, memoryEngine, requestFor } from "../../contract/fixture";
 import vectors from "../../vectors/bosh_ip_provider.json";
 

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/ipam/extents";
-import type { Lease, Pool, Port, Request } from "../../../provider/ipam/types";
+import type { Lease, Port, Request } from "../../../provider/ipam/types";
+import type { Pool } from "../../contract/fixture";
 import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/metallb_allocator.json";
 

@@ -4,10 +4,9 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
-import { openPool } from "../../../provider/ipam";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
 import { AttemptEnded } from "../../../provider/pool/operations";
-import { by, createPool, extents } from "../../contract/fixture";
+import { by, createPool, extents, openPool } from "../../contract/fixture";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
 afterAll(() => rmSync(folder, { recursive: true }));

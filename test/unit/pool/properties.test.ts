@@ -52,7 +52,14 @@ async function answer({ pool, pass }: Fixture, one: Step): Promise<unknown> {
   if (one.op === "pass") return pass(one.seconds);
   if (one.op === "offer" || one.op === "claim") {
     const want = one.want === null ? {} : { want: [{ first: one.want, last: one.want }] };
-    const request: Request = { pool: "pool/p", owner: one.owner, type: "T", ...want, ...(one.ttl && { ttl: one.ttl }) };
+    const request: Request = {
+      pool: "pool/p",
+      owner: one.owner,
+      type: "T",
+      program: "main",
+      ...want,
+      ...(one.ttl && { ttl: one.ttl }),
+    };
     const made = one.op === "offer" ? pool.offer(request) : pool.claim(request);
     return made.then(
       (lease) => lease.extents[0]!.first,
@@ -143,6 +150,7 @@ function requestOf({
     pool,
     owner,
     type: "T",
+    program: "main",
     ...pick,
     ...(name !== null && { names: [`user/${name}`] }),
     ...(key !== null && { sharingKey: key, ports: [{ protocol: "tcp", port }] }),
@@ -206,7 +214,7 @@ test("with anotherAddress a request gets the lowest address of its key where its
         const values = [1n, 2n, 3n, 4n];
         const expected = values.find(fits) ?? values.find((value) => on(value).length === 0);
         const request: Request = {
-          ...{ pool: "pool/p", owner, type: "T", sharingKey: key, onPortConflict: "anotherAddress" },
+          ...{ pool: "pool/p", owner, type: "T", program: "main", sharingKey: key, onPortConflict: "anotherAddress" },
           ports: ports.map((port) => ({ protocol: "tcp", port })),
         };
         const previewed = await pool.offer(request).catch(({ code }: OverlayError) => code);

@@ -127,7 +127,12 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
     case "advance":
       return pass(step.seconds!);
     case "available": {
-      const offer = await another().offer({ pool: poolOf(step.runner!), owner: "probe", type: "IPReservation" });
+      const offer = await another().offer({
+        pool: poolOf(step.runner!),
+        owner: "probe",
+        type: "IPReservation",
+        program: "main",
+      });
       await pool.release(offer.pool, offer.leaseId);
       return expect({ [step.runner!]: [ipOf(offer)] }).toEqual(step.result);
     }

@@ -1,8 +1,7 @@
 import { once } from "node:events";
 import { createServer, type RequestListener, type Server } from "node:http";
 import { afterEach, describe, expect, test } from "vitest";
-import { openPool } from "../../../provider/ipam";
-import type { Pool } from "../../../provider/ipam/types";
+import { openPool, type Pool } from "../../contract/fixture";
 
 /** What a server may answer that is not the service, or is hostile. */
 const SETTINGS = { offerTtl: 3600, quarantine: 300, storeToken: "ovl_0_x", actor: "ann@host" };

@@ -3,10 +3,9 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
-import { openPool } from "../../../provider/ipam";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/storage/store";
-import { by, createPool, extents } from "../../contract/fixture";
+import { by, createPool, extents, openPool } from "../../contract/fixture";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
 afterAll(() => rmSync(top, { recursive: true }));

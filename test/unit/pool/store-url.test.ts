@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
+import { parseServiceUrl } from "../../../provider/ipam/remote/url";
 import { parseEtcdUrl } from "../../../provider/pool/engines/etcd/url";
 import { parsePostgresUrl } from "../../../provider/pool/engines/postgres/url";
-import { parseServiceUrl } from "../../../provider/ipam/remote/url";
 
 type Mode = "plain" | "unverified" | "authority only" | "verified";
 

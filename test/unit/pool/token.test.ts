@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/ipam";
 import { keyRing, newSecret, openToken, signToken } from "../../../provider/ipam/token";
 import type { Grant } from "../../../provider/ipam/types";
+import { openPool } from "../../contract/fixture";
 
 const compared = vi.hoisted(() => [] as [number, number][]);
 

@@ -160,7 +160,13 @@ test("a tenant's leases are found by the tenant, and shown with it", async () =>
 test("an address that no lease holds shows its offer or its quarantine, and one in no pool is refused", async () => {
   const [offered, released] = [parseIp("192.168.7.6"), parseIp("192.168.7.7")];
   const value = (ip: bigint) => [{ first: ip, last: ip }];
-  await stage.pool.offer({ pool: "pool/web", owner: "preview", type: "IPReservation", want: value(offered) });
+  await stage.pool.offer({
+    pool: "pool/web",
+    owner: "preview",
+    type: "IPReservation",
+    program: "main",
+    want: value(offered),
+  });
   const lease = await stage.pool.claim({
     pool: "pool/web",
     owner: "job",

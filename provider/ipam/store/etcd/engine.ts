@@ -18,7 +18,7 @@ import { headOf, type StoreRow } from "./head";
 import { Keys, poolOf } from "./keys";
 import { type Entry, EtcdKv, get, isAbsent, put } from "./kv";
 import { EtcdLock } from "./lock";
-import { answerQueries } from "./queries";
+import { answerQueries, firstFree } from "./queries";
 import { Reader } from "./reader";
 import { ClusterClock } from "./time";
 import { EtcdTransaction, type Opening } from "./transaction";
@@ -131,7 +131,8 @@ class EtcdEngine implements Engine {
   }
 
   async #readLocked(reader: Reader, name: string): Promise<LockedPool> {
-    const [entry] = await reader.read({ key: this.keys.pool(name) });
+    const { keys } = this;
+    const [[entry]] = await Promise.all([reader.read({ key: keys.pool(name) }), reader.read(firstFree(keys, name))]);
     return { name, entry };
   }
 

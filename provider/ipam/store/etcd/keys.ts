@@ -28,8 +28,8 @@ import type { KeyRange } from "./kv";
  *     at/POOL/LAST/h or r/UID                the row once more, below each value that it holds, or that rests
  *     block/POOL/LAST/h or r/UID             the same for ranges of several values. Those of one pool are disjoint, or shared and equal
  *     name/NAME, port/POOL/VALUE/PORT        the uid of a lease that has not ended
- *     share/POOL/KEY/UID, parent/POOL/UID, expires/POOL/TIME/UID       of leases that have not ended
- *     rested/POOL/FREE-AT/UID, ended/POOL/ENDED-AT/UID                 of leases that rest
+ *     share/POOL/KEY/UID, parent/POOL/UID, expires/POOL/TIME/LOWEST-VALUE/UID       of leases that have not ended
+ *     rested/POOL/FREE-AT/LOWEST-VALUE/UID, ended/POOL/ENDED-AT/UID                 of leases that rest
  *     past/ENDED-AT/UID                                                of leases that ended
  *     offer/OWNER/PROGRAM, offerin/POOL/EXPIRES-AT/OWNER/PROGRAM       the row, twice
  *     offername/NAME/OWNER/PROGRAM, offerpool/NAME/OWNER/PROGRAM, offerpast/EXPIRES-AT/OWNER/PROGRAM
@@ -97,6 +97,7 @@ export class Keys {
     ]);
     const point = (tree: string, ...components: (string | number)[]) =>
       entries.set(this.at(tree, ...components, uid), "");
+    const position = hex(positionOf(lease));
     if (endedAt === undefined) {
       for (const extent of lease.extents) entries.set(this.#valueKey(pool, extent, "h", uid), heldText(lease, row));
       for (const name of lease.names ?? []) entries.set(this.at("name", name), uid);
@@ -105,17 +106,16 @@ export class Keys {
       const key = sharingKeyOf(lease);
       if (key !== undefined) point("share", pool, key);
       if (childPool !== undefined) point("parent", pool);
-      if (expiresAt !== undefined) point("expires", pool, expiresAt);
+      if (expiresAt !== undefined) point("expires", pool, expiresAt, position);
       return entries;
     }
     point("past", endedAt);
     if (!resting) return entries;
-    const position = positionOf(lease);
-    const listed = lease.extents.filter(({ last }) => last === position);
+    const listed = lease.extents.filter(({ last }) => hex(last) === position);
     for (const extent of [...listed, ...resting])
       entries.set(this.#valueKey(pool, extent, "r", uid), `${RESTING}${row}`);
     point("ended", pool, endedAt);
-    if (freeAt !== undefined) point("rested", pool, freeAt);
+    if (freeAt !== undefined) point("rested", pool, freeAt, position);
     return entries;
   }
 

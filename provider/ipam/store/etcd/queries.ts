@@ -1,4 +1,4 @@
-import type { LeaseRow, OfferRow } from "../../decide/rows";
+import type { LeaseRow, OfferRow, Zone } from "../../decide/rows";
 import { overlapsAny, positionOf } from "../../extents";
 import type { LoggedEvent } from "../../types";
 import { hex } from "../columns";
@@ -195,8 +195,8 @@ async function readActive({ reader, keys, now }: Moment, prefix: string): Promis
   };
   const [expires, rested, offered] = await Promise.all([below("expires"), below("rested"), below("offerin")]);
   const names = [
-    ...expires.map(({ key }) => lastComponents(key, 3)).filter(([, expiresAt]) => Number(expiresAt) < now),
-    ...rested.map(({ key }) => lastComponents(key, 3)),
+    ...expires.map(({ key }) => lastComponents(key, 4)).filter(([, expiresAt]) => Number(expiresAt) < now),
+    ...rested.map(({ key }) => lastComponents(key, 4)),
     ...offered.map(({ key }) => lastComponents(key, 4)).filter(([, expiresAt]) => Number(expiresAt) >= now),
   ].map(([pool]) => pool!);
   return [...new Set(names)];
@@ -270,11 +270,23 @@ async function readPositions(
   }
 }
 
-async function readFree({ reader, keys }: Moment, { pool, zone, from, limit }: Of<"free">) {
+async function readFree(moment: Moment, { pool, zone, from, limit }: Of<"free">) {
+  const { reader, keys } = moment;
   const { key, end } = keys.below("free", pool, zone);
-  const found = await reader.read({ key: `${key}${hex(from)}`, end, limit });
+  const start = `${key}${hex(from)}`;
+  const ahead = (await reader.known(firstFree(keys, pool, zone))) ?? [];
+  const after = ahead.filter((entry) => entry.key >= start).slice(0, limit);
+  const isEnough = after.length === limit || (ahead.length > 0 && ahead.length < READ_AHEAD);
+  const found = isEnough ? after : await reader.read({ key: start, end, limit });
   return found.map((entry) => freeRanges.decode({ pool, zone, last: lastOf(entry.key), first: entry.value }));
 }
+
+/** Read together with a pool that is locked: most requests for any value need it. */
+const READ_AHEAD = 8;
+export const firstFree = (keys: Keys, pool: string, zone: Zone = "a"): KeyRange => ({
+  ...keys.below("free", pool, zone),
+  limit: READ_AHEAD,
+});
 
 /** The newest one is near, as a rule: etcd counts all keys of a range, and there may be 50,000. */
 async function readEpoch({ reader, keys }: Moment, version: number): Promise<EpochRow[]> {

@@ -15,6 +15,7 @@ interface Read {
  */
 export class Reader {
   #revision: number | undefined;
+  readonly #answers = new Map<string, Promise<Entry[]>>();
   #waiting: Read[] = [];
   #isScheduled = false;
 
@@ -25,7 +26,19 @@ export class Reader {
     return this.#revision!;
   }
 
+  /** A range that was read before is not read again. */
   read(range: KeyRange): Promise<Entry[]> {
+    const answer = this.known(range) ?? this.#ask(range);
+    this.#answers.set(JSON.stringify(range), answer);
+    return answer;
+  }
+
+  /** The answer of an earlier `read` of the same range. */
+  known(range: KeyRange): Promise<Entry[]> | undefined {
+    return this.#answers.get(JSON.stringify(range));
+  }
+
+  #ask(range: KeyRange): Promise<Entry[]> {
     const answer = new Promise<Entry[]>((resolve, reject) => this.#waiting.push({ range, resolve, reject }));
     if (!this.#isScheduled) setImmediate(() => void this.#flush());
     this.#isScheduled = true;

@@ -1,6 +1,8 @@
 import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { positionOf } from "../ipam/extents";
+import type { SeenEpoch } from "../ipam/identity";
+import type { IpamSettings } from "../ipam/ipam";
 import type {
   AmendOptions,
   By,
@@ -17,23 +19,15 @@ import type {
   Ipam,
   Lease,
   LeaseFilter,
+  OfferRequest,
   PoolPage,
   PoolSpec,
   Request,
   StoreIdentity,
+  StoreVersion,
   Tenant,
 } from "../ipam/types";
 import { isOwnerForAllTenants } from "../owner";
-import type {
-  Committed,
-  Offered,
-  OfferTerms,
-  Operations,
-  SeenEpoch,
-  SessionOptions,
-  StackPlan,
-} from "../pool/operations";
-import { PoolRun } from "../pool/run";
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
@@ -41,87 +35,84 @@ import { isPoolInBounds, showEvents } from "./bounds";
 import type { Caller } from "./caller";
 import { CallerAccess } from "./caller-access";
 
-/** The ranges from which blocks of all tenants are given, by type of pool: the setting of this name. */
-interface ServiceSettings {
+interface SessionSettings extends Partial<IpamSettings> {
+  /** The ranges from which blocks of all tenants are given, by type of pool: the setting of this name. */
   tenantDefaults?: TenantDefaults | undefined;
 }
 
-/** The pool as one caller may see and change it, as a run of its own. */
-export const openSession = ({ operations }: PoolRun, caller: Caller, settings: ServiceSettings = {}): Ipam =>
-  new PoolRun(operationsFor(operations, caller, { actor: caller.name, ...settings }), {});
-
-/** The operations that a caller may do, as a session. */
-export function operationsFor(
-  operations: Operations,
+/** The store as one caller may see and change it. */
+export function openSession(
+  ipam: Ipam,
   caller: Caller,
-  { tenantDefaults = {}, ...session }: SessionOptions & ServiceSettings,
-): Operations {
-  if (!isBounded(caller)) return operations.session(session);
+  { tenantDefaults = {}, ...settings }: SessionSettings = {},
+): Ipam {
+  const session = { actor: caller.name, ...settings };
+  if (!isBounded(caller)) return ipam.session(session);
   const sharedRanges = sharedRangeLeases(tenantDefaults);
   const access = new CallerAccess(caller, sharedRanges);
-  return new BoundedOperations(operations.session({ ...session, access }), access, caller, sharedRanges);
+  return new TenantIpam(ipam.session({ ...session, access }), access, caller, sharedRanges);
 }
 
 export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
   tenant !== undefined || network !== undefined || pool !== undefined;
 
 /**
- * The store as one caller may see and change it. Changes are checked by the rules, in their transaction: see `Access`. Here requests get the
- * tenant of the caller, lists leave out what the caller may not see, and other reads of that are refused with `ACCESS_DENIED`.
+ * The store as one caller may see and change it. Changes are checked in their transaction: see `Access`. Here requests get the tenant of the
+ * caller, lists leave out what the caller may not see, and other reads of that are refused with `ACCESS_DENIED`.
  */
-class BoundedOperations implements Operations {
+class TenantIpam implements Ipam {
+  /** What was committed, by what the caller was shown of it. */
+  readonly #committed = new WeakMap<Lease, Lease>();
+
   constructor(
     /** With the access of the caller. */
-    private readonly operations: Operations,
+    private readonly ipam: Ipam,
     private readonly access: CallerAccess,
     private readonly caller: Caller,
     private readonly sharedRanges: ExistingLease[],
   ) {}
 
   get whyNoOffers(): string | undefined {
-    return this.operations.whyNoOffers;
+    return this.ipam.whyNoOffers;
   }
 
   get whyNoClaims(): OverlayError | undefined {
-    return this.operations.whyNoClaims;
+    return this.ipam.whyNoClaims;
   }
 
-  async offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered> {
-    const { lease, ...offered } = await this.operations.offer(this.#bind(request), terms, plan);
-    return { ...offered, lease: this.access.show(lease) };
+  async offer(request: OfferRequest): Promise<Lease> {
+    return this.access.show(await this.ipam.offer(this.#bind(request)));
   }
 
-  async claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
-    const { value, ...claimed } = await this.operations.claim(this.#bind(request), plan);
-    return { ...claimed, value: this.access.show(value) };
+  withdraw(owner: string, program: string, pool: string): Promise<void> {
+    return this.ipam.withdraw(owner, program, pool);
   }
 
-  async claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
-    const bound = requests.map((request) => this.#bind(request));
-    const { value, ...claimed } = await this.operations.claimAll(bound, plan);
-    return { ...claimed, value: value.map((lease) => this.access.show(lease)) };
+  async claim(request: Request): Promise<Lease> {
+    return this.#showCommitted(await this.ipam.claim(this.#bind(request)));
   }
 
-  async amend(
-    pool: string,
-    leaseId: string,
-    changes: Changes,
-    options: AmendOptions,
-    plan: StackPlan,
-  ): Promise<Committed<Lease>> {
-    const bound = this.#withTenant(changes);
-    const { value, ...amended } = await this.operations.amend(pool, leaseId, bound, options, plan);
-    return { ...amended, value: this.access.show(value) };
+  async claimAll(requests: Request[]): Promise<Lease[]> {
+    const leases = await this.ipam.claimAll(requests.map((request) => this.#bind(request)));
+    return leases.map((lease) => this.#showCommitted(lease));
+  }
+
+  async amend(pool: string, leaseId: string, changes: Changes, options?: AmendOptions): Promise<Lease> {
+    return this.#showCommitted(await this.ipam.amend(pool, leaseId, this.#withTenant(changes), options));
+  }
+
+  versionOf(lease: Lease): StoreVersion | undefined {
+    const committed = this.#committed.get(lease);
+    return committed && this.ipam.versionOf(committed);
   }
 
   async importLeases(
     leases: ExistingLease[],
-    { missing = [], ...options }: ImportOptions,
-    plan: StackPlan,
+    { missing = [], ...options }: ImportOptions = {},
   ): Promise<ImportResult> {
     const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
     const pools = missing.map(({ childPool, ...lease }) => ({ ...lease, childPool: this.#withTenant(childPool) }));
-    const result = await this.operations.importLeases([...given.keys()], { ...options, missing: pools }, plan);
+    const result = await this.ipam.importLeases([...given.keys()], { ...options, missing: pools });
     return {
       added: result.added.map((lease) => this.access.show(lease)),
       unchanged: result.unchanged.map((lease) => this.access.show(lease)),
@@ -130,51 +121,43 @@ class BoundedOperations implements Operations {
   }
 
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {
-    return this.operations.close(pool, leaseId, options);
+    return this.ipam.close(pool, leaseId, options);
   }
 
-  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean> {
-    return this.operations.release(pool, leaseId, options);
-  }
-
-  withdraw(pool: string, leaseId: string): Promise<boolean> {
-    return this.operations.withdraw(pool, leaseId);
-  }
-
-  retract(pool: string, owner: string, program: string | undefined): Promise<void> {
-    return this.operations.retract(pool, owner, program);
+  release(pool: string, leaseId: string, options?: { onlyIf?: Condition; program?: string }): Promise<boolean> {
+    return this.ipam.release(pool, leaseId, options);
   }
 
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void> {
-    return this.operations.touch(pool, leaseId, options);
+    return this.ipam.touch(pool, leaseId, options);
   }
 
   async signTokens(leases: Lease[]): Promise<string[]> {
     for (const lease of leases) this.#mustBeOwn(lease);
-    return this.operations.signTokens(leases);
+    return this.ipam.signTokens(leases);
   }
 
   async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
-    const grant = await this.operations.openToken(token, expected);
+    const grant = await this.ipam.openToken(token, expected);
     if (!isPoolInBounds(this.caller, grant.pool)) throw this.access.denied(describePool(grant.pool));
     return grant;
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.operations.find(pool, by));
+    return this.#mustBeVisible(await this.ipam.find(pool, by));
   }
 
   async endOf(pool: string, uid: string): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.operations.endOf(pool, uid));
+    return this.#mustBeVisible(await this.ipam.endOf(pool, uid));
   }
 
   /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.operations.holder(name));
+    return this.#showVisible(await this.ipam.holder(name));
   }
 
-  async findPromise(name: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.operations.findPromise(name));
+  async findOffer(owner: string, program: string): Promise<Lease | undefined> {
+    return this.#showVisible(await this.ipam.findOffer(owner, program));
   }
 
   #showVisible(lease: Lease | undefined): Lease | undefined {
@@ -182,18 +165,18 @@ class BoundedOperations implements Operations {
   }
 
   async spec(name: string): Promise<PoolSpec | undefined> {
-    const spec = await this.operations.spec(name);
+    const spec = await this.ipam.spec(name);
     if (spec && !this.access.maySeePool(spec)) throw this.access.denied(describePool(name));
     return spec;
   }
 
   async usage(pool: string) {
     await this.spec(pool);
-    return this.operations.usage(pool);
+    return this.ipam.usage(pool);
   }
 
   async usages(prefix: string) {
-    const [specs, usages] = [await this.pools(prefix), await this.operations.usages(prefix)];
+    const [specs, usages] = [await this.pools(prefix), await this.ipam.usages(prefix)];
     const names = new Set(specs.map(({ name }) => name));
     return new Map([...usages].filter(([name]) => names.has(name)));
   }
@@ -203,7 +186,7 @@ class BoundedOperations implements Operations {
     const { owner, ...page } = options;
     const leases = await fillPage(
       owner === undefined ? page : {},
-      (next) => this.operations.leases(pool, { ...options, ...next }),
+      (next) => this.ipam.leases(pool, { ...options, ...next }),
       (lease) => this.access.maySee(lease),
       positionOf,
     );
@@ -213,7 +196,7 @@ class BoundedOperations implements Operations {
   pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
     return fillPage(
       options,
-      (page) => this.operations.pools(prefix, page),
+      (page) => this.ipam.pools(prefix, page),
       (spec) => this.access.maySeePool(spec),
       ({ name }) => name,
     );
@@ -221,42 +204,42 @@ class BoundedOperations implements Operations {
 
   async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
     await this.spec(pool);
-    return this.operations.freeExtents(pool, options);
+    return this.ipam.freeExtents(pool, options);
   }
 
   /** None of the leases is left out: a pool with leases of others cannot end. */
   async poolsEndingWith(pool: string) {
     await this.spec(pool);
-    const pools = await this.operations.poolsEndingWith(pool);
+    const pools = await this.ipam.poolsEndingWith(pool);
     for (const { held } of pools) for (const lease of held) this.#mustBeOwn(lease);
     return pools;
   }
 
   async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {
     await this.spec(pool);
-    return showEvents(this.caller, await this.operations.history(pool, options));
+    return showEvents(this.caller, await this.ipam.history(pool, options));
   }
 
   /** Ids of other callers' events are missing in it. */
   async events(options: { after?: number; limit?: number }): Promise<EventPage> {
-    const { events, last } = await this.operations.events(options);
+    const { events, last } = await this.ipam.events(options);
     return { events: showEvents(this.caller, events), last };
   }
 
   identity(): Promise<StoreIdentity> {
-    return this.operations.identity();
+    return this.ipam.identity();
   }
 
   findSeen(seen: StoreIdentity): Promise<SeenEpoch> {
-    return this.operations.findSeen(seen);
+    return this.ipam.findSeen(seen);
   }
 
-  session(options: SessionOptions): Operations {
-    return new BoundedOperations(this.operations.session(options), this.access, this.caller, this.sharedRanges);
+  session({ access: _, ...options }: Partial<IpamSettings>): Ipam {
+    return new TenantIpam(this.ipam.session(options), this.access, this.caller, this.sharedRanges);
   }
 
   end(): Promise<void> {
-    return this.operations.end();
+    return this.ipam.end();
   }
 
   async findSecret(): Promise<never> {
@@ -295,13 +278,10 @@ class BoundedOperations implements Operations {
   #bind<R extends Request>(request: R): R {
     const { tenant } = this.caller;
     if (!tenant) return request;
-    if (isOwnerForAllTenants(request.owner)) return this.#mustBeSharedRange(request);
-    const { childPool } = request;
-    if (typeof childPool !== "function") return this.#withTenant(request);
-    return { ...request, tenant, childPool: (extents: Extent[]) => ({ ...childPool(extents), tenant }) };
+    return isOwnerForAllTenants(request.owner) ? this.#mustBeSharedRange(request) : this.#withTenant(request);
   }
 
-  #withTenant<T extends { tenant?: Tenant | null; childPool?: Request["childPool"] }>(given: T): T {
+  #withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec }>(given: T): T {
     const { tenant } = this.caller;
     if (!tenant) return given;
     return { ...given, tenant, ...(given.childPool && { childPool: { ...given.childPool, tenant } }) };
@@ -315,6 +295,12 @@ class BoundedOperations implements Operations {
       `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
       "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
     );
+  }
+
+  #showCommitted(lease: Lease): Lease {
+    const shown = this.access.show(lease);
+    this.#committed.set(shown, lease);
+    return shown;
   }
 
   #mustBeOwn(lease: Lease): void {

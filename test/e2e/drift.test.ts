@@ -1,0 +1,62 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { type Stack, Workspace } from "./stack";
+
+/** What the check for drift in a pipeline prints: each difference with its host, whatever the state has already. */
+let lab: Lab;
+let workspace: Workspace;
+let stack: Stack;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 2 });
+  workspace = new Workspace(lab);
+  stack = await workspace.stack("dev");
+});
+
+afterAll(async () => {
+  await lab?.down();
+  workspace?.remove();
+});
+
+const program = (masquerade: boolean): void =>
+  stack.program(`
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
+    for (const name of ["r1", "r2"]) new overlay.RunnerSubnet(name, { network, connection: at(name), masquerade: ${masquerade} });
+  `);
+
+/** The lines about drift, without those that an up has failed. */
+async function check(): Promise<{ code: number; drift: string[] }> {
+  const { code, text } = await stack.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", "dev");
+  const drift = [...text.matchAll(/^\s*warning: drift of (.*?)\s*$/gm)].map(([, line]) => line!);
+  return { code, drift: [...new Set(drift)].filter((line) => !line.includes("not applied: ")).sort() };
+}
+
+const MASQUERADE = "rule '-s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE' in OVERLAY-NAT (IPv4 nat)";
+const LEFT = [
+  "RunnerSubnet r1: 10.254.1.1: chain OVERLAY-NAT (IPv4 nat): still there, should be removed",
+  "RunnerSubnet r1: 10.254.1.1: jump from POSTROUTING to OVERLAY-NAT (IPv4 nat): still there, should be removed",
+  `RunnerSubnet r1: 10.254.1.1: ${MASQUERADE}: still there, should be removed`,
+];
+
+test("after a failed up every difference is named, on its host and on others, in each run", async () => {
+  program(true);
+  await stack.mustUp();
+  expect(await check()).toEqual({ code: 0, drift: [] });
+
+  const tool = "/usr/local/sbin/iptables-restore";
+  await lab.exec("r1", `printf '#!/bin/sh\\nexit 1\\n' >${tool}; chmod +x ${tool}`);
+  program(false);
+  expect((await stack.up()).code).not.toBe(0);
+  await lab.exec("r1", `rm ${tool}`);
+  expect(await check()).toEqual({ code: 7, drift: LEFT });
+
+  await stack.must("refresh", "--yes", "--skip-preview", "--stack", "dev");
+  expect(await check()).toEqual({ code: 7, drift: LEFT });
+  await lab.exec("r2", "ip link set kohaku-overlay mtu 1300");
+  const changed = "RunnerSubnet r2: 10.254.1.2: link kohaku-overlay: MTU is 1300, should be 1450";
+  expect(await check()).toEqual({ code: 7, drift: [...LEFT, changed] });
+
+  await stack.mustUp("--refresh");
+  expect(await check()).toEqual({ code: 0, drift: [] });
+  expect((await lab.exec("r1", "iptables-save -t nat")).stdout).not.toContain("OVERLAY");
+});

@@ -1,0 +1,117 @@
+import { stat } from "node:fs/promises";
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
+import * as pulumi from "@pulumi/pulumi";
+import { beforeEach, expect, test } from "vitest";
+import { IPReservation } from "../../sdk";
+
+/** How the SDK describes the program to the provider: the same for all resources of a run. */
+
+type Described = Record<string, { program: unknown; declared: unknown }>;
+let described: Described;
+
+/** A run of Pulumi. In a preview, outputs of the pool are unknown, and Pulumi does not run what is applied to them. */
+beforeEach(() => startRun());
+
+function startRun(): void {
+  described = {};
+  const of = described;
+  const newResource = ({ name, inputs: { program, declared, ...state } }: pulumi.runtime.MockResourceArgs) => {
+    of[name] = { program, declared };
+    return { id: name, state };
+  };
+  pulumi.runtime.setMocks({ newResource, call: () => ({}) }, "project", "stack", false, "organization");
+}
+
+const address = (name: string, ip?: pulumi.Input<string>) =>
+  new IPReservation(name, { pool: "public", ...(ip !== undefined && { ip }) });
+
+async function run(declare: () => Promise<void> | void): Promise<Described> {
+  startRun();
+  const of = described;
+  await declare();
+  await sleep(20);
+  return of;
+}
+
+const programsOf = (of: Described): unknown[] => [...new Set(Object.values(of).map(({ program }) => program))];
+
+test("a program has one hash, whatever it declares after an await", async () => {
+  const first = await run(() => {
+    address("a");
+    address("b");
+  });
+  const later = await run(async () => {
+    address("a");
+    address("b");
+    await Promise.all(
+      ["c", "d"].map(async (name) => {
+        await stat(__filename);
+        address(name, "10.0.0.9");
+      }),
+    );
+    await nextTurn();
+    address("e");
+  });
+  expect(Object.keys(later)).toHaveLength(5);
+  expect(programsOf(later)).toEqual([expect.stringMatching(/^[0-9a-f]{8}$/)]);
+  expect(programsOf(later)).toEqual(programsOf(first));
+});
+
+test("it is the same whether an apply runs, as in up, or not, as in preview", async () => {
+  const declare = (isUp: boolean) => async () => {
+    const a = address("a");
+    if (isUp) a.urn.apply(() => address("in-apply"));
+    await new Promise((resolve) => a.urn.apply(resolve));
+    await nextTurn();
+    address("z");
+  };
+  const [preview, up] = [await run(declare(false)), await run(declare(true))];
+  expect(Object.keys(up).sort()).toEqual(["a", "in-apply", "z"]);
+  expect([programsOf(preview), programsOf(up)]).toEqual([programsOf(up).slice(0, 1), programsOf(preview).slice(0, 1)]);
+});
+
+test("a read that ends while the program is busy does not belong to its first turn", async () => {
+  const declare = (milliseconds: number) => async () => {
+    const read = stat(__filename);
+    address("a");
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);
+    await read;
+    address("z");
+  };
+  expect(programsOf(await run(declare(100)))).toEqual(programsOf(await run(() => void address("a"))));
+});
+
+test("what a promise that is settled already declares belongs to the first turn, also of a program that a callback starts", async () => {
+  const declare = async (more: string[]) => {
+    address("a");
+    for (const name of more) {
+      await new Promise<void>((resolve) => pulumi.output(name).apply(() => resolve()));
+      address(name);
+    }
+  };
+  const inCallback = (more: string[]) => () =>
+    new Promise<void>((resolve, reject) => setTimeout(() => declare(more).then(resolve, reject)));
+  const [one, two] = [await run(inCallback(["b"])), await run(inCallback(["b", "c"]))];
+  expect(programsOf(two)).toHaveLength(1);
+  expect(programsOf(two)).not.toEqual(programsOf(one));
+});
+
+test("two runs in one process, as with the Automation API, are two programs", async () => {
+  const [one, two] = [await run(() => void address("a")), await run(() => void address("b", "10.0.0.2"))];
+  expect(programsOf(two)).not.toEqual(programsOf(one));
+  expect([one.a?.declared, two.b?.declared]).toEqual([undefined, expect.stringMatching(/^[0-9a-f]{8}=10\.0\.0\.2$/)]);
+});
+
+test("the requested values of the first turn go to every resource", async () => {
+  const of = await run(async () => {
+    address("a");
+    address("b", "10.0.0.2");
+    address("c", pulumi.output("10.0.0.3"));
+    await nextTurn();
+    address("d", "10.0.0.4");
+  });
+  const texts = Object.values(of).map(({ declared }) => String(declared).replaceAll(/[0-9a-f]{8}/g, "HASH"));
+  expect(Object.keys(of).sort()).toEqual(["a", "b", "c", "d"]);
+  expect(new Set(texts).size).toBe(1);
+  expect(texts[0]!.split(" ").sort()).toEqual(["HASH=10.0.0.2", "HASH=?"]);
+});
