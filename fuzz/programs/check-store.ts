@@ -1,9 +1,8 @@
 import { isOverlayError } from "../../provider/errors";
 import { isSameStack, isStackOwner } from "../../provider/owner";
-import { uidOf } from "../../provider/pool/storage/leases";
-import { isCommitted, type Lease, type Pool } from "../../provider/ipam/types";
+import { type Ipam, isCommitted, type Lease } from "../../provider/ipam/types";
 
-export type OpenPool = () => Promise<Pool>;
+export type OpenPool = () => Promise<Ipam>;
 
 /** The last run of a stack that has not succeeded since. */
 export type Unfinished = "failed up" | "killed destroy";
@@ -67,12 +66,14 @@ export async function freeUnknownLeases(openPool: OpenPool, stack: string, lease
 /** Leases in a pool, in one that it is carved from, in an address space. */
 const DEPTH = 3;
 
+const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
+
 function ignoreInUse(error: unknown): void {
   if (!isOverlayError(error, "POOL_IN_USE")) throw error;
 }
 
 /** All pools that leases of stacks are in. */
-async function poolNames(pool: Pool): Promise<string[]> {
+async function poolNames(pool: Ipam): Promise<string[]> {
   const opened = (await pool.pools()).map(({ name }) => name);
   const ports = opened.map((name) => name.replace(/^pool\//, "space/ports/"));
   return [...new Set([...opened, ...ports, "space/default", "space/lab"])];
@@ -83,12 +84,12 @@ async function poolNames(pool: Pool): Promise<string[]> {
  * have taken the lease of the other. After a killed destroy, the state may not know that the lease is released. The next up that succeeds
  * makes both anew.
  */
-async function hasEnded(pool: Pool, names: Iterable<string>, { id, unfinished }: StateLease): Promise<boolean> {
+async function hasEnded(pool: Ipam, names: Iterable<string>, { id, unfinished }: StateLease): Promise<boolean> {
   if (unfinished === undefined) return false;
   for (const name of names) {
     const record = await pool.endOf(name, uidOf(id));
     const { reason, takenBy = "" } = record?.end ?? {};
-    if (record && reason === "taken" && isSameStack(record.owner, takenBy)) return true;
+    if (record && (reason === "handed over" || reason === "reclaimed") && isSameStack(record.owner, takenBy)) return true;
     const isReleased = record?.state === "quarantined" || reason === "released" || reason === "pool deleted";
     if (unfinished === "killed destroy" && isReleased) return true;
   }

@@ -2,9 +2,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lab } from "../../lab/lab";
-import { openPool, openStore } from "../../provider/ipam";
-import { StoredPool } from "../../provider/pool/pool";
-import { ensureLayout } from "../../provider/pool/storage/layout";
+import { openEngine, openIpam } from "../../provider/ipam";
+import { LocalIpam } from "../../provider/ipam/ipam";
 import { FakeFleet } from "../../test/unit/lifecycle/fake-fleet";
 import { EngineProcess } from "./engine-process";
 import { EngineStack } from "./engine-stack";
@@ -33,7 +32,7 @@ export async function prepareCli(storeName: StoreName, runners: string[]): Promi
       const lab = runners.length > 0 ? await Lab.up({ runners: runners.length }) : undefined;
       try {
         const newStack = (name: string) => new FuzzStack(home, name, url, lab);
-        return await act(new FuzzSession(newStack, () => openPool(url, SETTINGS)));
+        return await act(new FuzzSession(newStack, () => openIpam(url, SETTINGS)));
       } finally {
         await lab?.down();
         await store.drop(url);
@@ -52,15 +51,15 @@ export async function prepareEngine(runners: string[]): Promise<Ground> {
     runners,
     inSession: async (act) => {
       let passed = 0;
-      const rows = await openStore("memory:", { ...SETTINGS, clock: () => Date.now() + passed });
-      await ensureLayout(rows);
+      const tables = await openEngine("memory:", { clock: () => Date.now() + passed });
+      const ipam = new LocalIpam(tables, SETTINGS);
       const pass = (milliseconds: number) => {
         passed += milliseconds;
       };
-      const ground = { store: rows, fleet: new FakeFleet(), pass };
+      const ground = { ipam, fleet: new FakeFleet(), pass };
       const session = String(++sessions);
       const newStack = (name: string) => new EngineStack(engine, session, ground, name);
-      return act(new FuzzSession(newStack, async () => new StoredPool(rows, SETTINGS)));
+      return act(new FuzzSession(newStack, async () => ipam.session({}))).finally(() => ipam.end());
     },
     stop: async () => engine.stop(),
   };

@@ -1,9 +1,9 @@
+import { RunPlan } from "../../provider/ipam/run-plan";
+import type { Ipam } from "../../provider/ipam/types";
 import { readDeclared } from "../../provider/lifecycle/declared";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import { UNKNOWN } from "../../provider/lifecycle/values";
-import { StoredPool } from "../../provider/pool/pool";
-import type { Store } from "../../provider/pool/storage/store";
 import { referencesOf } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
 import { type DescribedProgram, describeProgram } from "../../sdk/declared";
@@ -15,7 +15,7 @@ import { DYNAMIC_TYPE, type Kill, type Values } from "./stack";
 
 /** What the provider works on. */
 export interface EngineGround {
-  store: Store;
+  ipam: Ipam;
   fleet: FakeFleet;
 }
 
@@ -51,13 +51,13 @@ export class ProviderRun {
   #end!: () => void;
 
   constructor(
-    { store, fleet }: EngineGround,
+    { ipam, fleet }: EngineGround,
     private readonly options: RunOptions,
   ) {
     const { offerTtl, program, kill } = options;
-    const settings = { offerTtl, quarantine: 300, swapWait: 0.3 };
-    const pool = new StoredPool(kill ? this.#untilKilled(store, kill) : store, settings);
-    this.#dependencies = { ...fakeDependencies(fleet, pool), warn: (text) => this.warnings.add(text) };
+    const session = ipam.session({ offerTtl });
+    const plan = new RunPlan(kill ? this.#untilKilled(session, kill) : session, { swapWait: 0.3 });
+    this.#dependencies = { ...fakeDependencies(fleet, plan), warn: (text) => this.warnings.add(text) };
     this.#described = describeProgram(
       program.map(({ type, name, aliases = [], args }) => ({ type, names: [name, ...aliases], args })),
     );
@@ -165,8 +165,8 @@ export class ProviderRun {
     return value === undefined && this.options.dryRun ? UNKNOWN : value;
   }
 
-  /** The store as the provider sees it: no access ends after the kill. */
-  #untilKilled(store: Store, kill: Kill): Store {
+  /** The pool as the provider sees it: no call ends after the kill. */
+  #untilKilled(ipam: Ipam, kill: Kill): Ipam {
     const access = async <T>(act: () => Promise<T>): Promise<T> => {
       const isDue = this.#changes >= kill.afterChanges;
       if (isDue && this.#accesses++ >= ACCESSES[kill.milliseconds]!) this.#end();
@@ -174,11 +174,13 @@ export class ProviderRun {
       const result = await act();
       return this.wasKilled ? never : result;
     };
-    return {
-      readOnly: store.readOnly,
-      transact: (work, promised) => access(() => store.transact(work, promised)),
-      read: (work) => access(() => store.read(work)),
-      close: () => store.close(),
-    };
+    return new Proxy(ipam, {
+      get: (target, name) => {
+        const member: unknown = Reflect.get(target, name);
+        if (typeof member !== "function") return member;
+        const call = (...args: unknown[]) => member.apply(target, args);
+        return name === "versionOf" ? call : (...args: unknown[]) => access(() => call(...args));
+      },
+    });
   }
 }

@@ -3,7 +3,7 @@ import { text as streamText } from "node:stream/consumers";
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import type { PoolRun } from "../pool/run";
+import type { Ipam } from "../ipam";
 import type { Context } from "../reservations/context";
 import { readSecretFile, trimSecret } from "../secret-file";
 import type { Settings } from "../settings";
@@ -33,7 +33,7 @@ export function group(name: string, description: string, commands: Command[]): C
 
 export interface Session {
   settings: Settings;
-  pool: PoolRun;
+  pool: Ipam;
   /** For the functions of `reservations/`. */
   context: Context;
   out: Output;

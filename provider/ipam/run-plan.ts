@@ -131,13 +131,13 @@ export class RunPlan {
   }
 
   async #refuseWaiting(lease: Lease, uid: string): Promise<void> {
-    await this.withdraw(lease);
+    await this.withdrawOffer(lease);
     const [spec, holder] = [await this.ipam.spec(lease.pool), await this.ipam.find(lease.pool, { uid })];
     if (spec && holder) throw takenError(spec, lease.extents[0]!, holder, lease.owner);
   }
 
   /** After a preview that could show no value: what the program was shown before is no promise any more. */
-  withdraw(request: Pick<Request, "owner" | "pool" | "want" | "program">): Promise<void> {
+  withdrawOffer(request: Pick<Request, "owner" | "pool" | "want" | "program">): Promise<void> {
     return this.ipam.withdraw(request.owner, programOf(request as Request), request.pool);
   }
 
@@ -205,7 +205,7 @@ export class RunPlan {
     const waiting = this.#waiting.get(lease.uid);
     const spec = waiting && (await this.ipam.spec(lease.pool));
     if (!spec) return;
-    await this.withdraw({ ...waiting, ...(this.#program !== undefined && { program: this.#program }) });
+    await this.withdrawOffer({ ...waiting, ...(this.#program !== undefined && { program: this.#program }) });
     throw takenError(spec, lease.extents[0]!, waiting, lease.owner);
   }
 

@@ -136,7 +136,7 @@ async function offerLease(
     deps.warn(
       `Values of new resources in ${describePool(request.pool)} are not shown in this preview: it is being replaced.`,
     );
-    await pool.withdraw(full);
+    await pool.withdrawOffer(full);
     return undefined;
   }
   return pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });

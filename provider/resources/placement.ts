@@ -73,7 +73,7 @@ async function rejectReplaced({ network }: PlacementRequest, context: Allocation
 /** A preview that shows no value ends what earlier ones have promised to the owner in the pool that was chosen. */
 export async function withdrawChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
   const offer = await pool.ipam.findOffer(owner, program ?? NO_PROGRAM);
-  if (offer?.names?.includes(name)) await pool.withdraw({ pool: offer.pool, owner, ...(program && { program }) });
+  if (offer?.names?.includes(name)) await pool.withdrawOffer({ pool: offer.pool, owner, ...(program && { program }) });
 }
 
 /** The program of a caller without the SDK, for a request without values. */

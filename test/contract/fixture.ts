@@ -94,7 +94,7 @@ export const extents = (...texts: string[]): Extent[] => texts.map(extent);
 
 /** Creates a pool as users do: with a lease on an address space. */
 export async function createPool(
-  pool: Pool,
+  pool: Pick<Pool, "claim">,
   spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] },
 ): Promise<Lease> {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };

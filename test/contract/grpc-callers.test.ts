@@ -59,7 +59,7 @@ let client: Connection;
 beforeAll(async () => {
   stage = await Stage.up({ quarantine: 0 });
   await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
-  service = await GrpcService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
+  service = await GrpcService.on(stage.pool.ipam, { tenantDefaults: stage.deps.tenantDefaults });
   client = service.connect();
 });
 afterAll(() => service.stop());
@@ -107,10 +107,10 @@ describe.each(Object.entries(SAMPLES))("%s", (name, { scope, request, others }) 
   test("refuses an expired token and a revoked one", async () => {
     const input = request(await holdForAcme());
     const expired = { name: newName(), scopes: ["admin" as const], expiresIn: 60 };
-    const { text } = await createAccessToken({ pool: stage.pool, createdBy: "test" }, expired, Date.now() - 61_000);
+    const { text } = await createAccessToken({ pool: stage.pool.ipam, createdBy: "test" }, expired, Date.now() - 61_000);
     expect(await client.outcome(name, input, text)).toBe("UNAUTHENTICATED ACCESS_TOKEN_INVALID");
     const revoked = await tokenWith(["admin"]);
-    await revokeAccessToken(stage.pool, `n${made}`);
+    await revokeAccessToken(stage.pool.ipam, `n${made}`);
     expect(await client.outcome(name, input, revoked)).toBe("UNAUTHENTICATED ACCESS_TOKEN_INVALID");
   });
 
@@ -156,7 +156,7 @@ test("an error does not name the owner of another tenant's lease", async () => {
 });
 
 test("a call counts against the rate limit of its token", async () => {
-  const limited = await GrpcService.on(stage.pool, { limits: { rateLimit: 3 } });
+  const limited = await GrpcService.on(stage.pool.ipam, { limits: { rateLimit: 3 } });
   const connection = limited.connect();
   const token = await tokenWith(["read"]);
   const outcomes = await Promise.all(
@@ -167,7 +167,7 @@ test("a call counts against the rate limit of its token", async () => {
 });
 
 test("without authentication, callers are the operator, and browsers' pages are refused", async () => {
-  const open = await GrpcService.on(stage.pool, { noAuth: true });
+  const open = await GrpcService.on(stage.pool.ipam, { noAuth: true });
   const connection = open.connect();
   expect(await connection.outcome("Ipam.ListPools", {})).toBe("OK");
   const metadata = { origin: "https://evil.example" };

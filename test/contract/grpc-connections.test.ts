@@ -21,7 +21,7 @@ let service: GrpcService;
 let admin: string;
 
 const start = async (options: Parameters<typeof GrpcService.on>[1] = {}): Promise<GrpcService> => {
-  service = await GrpcService.on(stage.pool, options);
+  service = await GrpcService.on(stage.pool.ipam, options);
   admin = await service.token("ops", ["admin"]);
   return service;
 };
@@ -112,7 +112,7 @@ describe("Watch", () => {
     await start();
     const watcher = service.connect().watch({}, await service.token("guest", ["read"]));
     await watcher.next();
-    await revokeAccessToken(stage.pool, "guest");
+    await revokeAccessToken(stage.pool.ipam, "guest");
     await new Promise((resolve) => setTimeout(resolve, 1100)); // tokens are cached for a second
     await reserve("c1");
     await expect(watcher.event()).rejects.toMatchObject({ outcome: "UNAUTHENTICATED ACCESS_TOKEN_INVALID" });
@@ -149,7 +149,7 @@ describe("a deadline", () => {
     await expect
       .poll(() => service.lines.join(""), { timeout: 20_000 })
       .toContain('/AllocateIP","status":"DEADLINE_EXCEEDED"');
-    expect(await stage.pool.leases("pool/web")).toEqual([]);
+    expect(await stage.pool.ipam.leases("pool/web")).toEqual([]);
   });
 });
 
@@ -216,7 +216,7 @@ test("calls are measured by method and status, and streams are counted", async (
   await client.outcome("Ipam.GetPool", { name: "nosuch" }, admin);
   const watcher = client.watch({}, admin);
   await watcher.next();
-  const metrics = await service.context.metrics.render(stage.pool);
+  const metrics = await service.context.metrics.render(stage.pool.ipam);
   const count = "overlay_grpc_call_duration_seconds_count";
   expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/ListPools",status="OK"} 1`);
   expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/GetPool",status="NOT_FOUND"} 1`);

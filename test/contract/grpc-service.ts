@@ -10,7 +10,7 @@ import {
 import { loadSync, type MessageTypeDefinition, type ServiceDefinition } from "@grpc/proto-loader";
 import { type AccessTokenInput, createAccessToken } from "../../provider/access";
 import { Authenticator } from "../../provider/access/authenticate";
-import type { PoolRun } from "../../provider/pool/run";
+import type { Ipam } from "../../provider/ipam/types";
 import type { TenantDefaults } from "../../provider/resource";
 import { Admission } from "../../provider/service/admission";
 import type { Limits, ServiceContext } from "../../provider/service/app";
@@ -84,7 +84,7 @@ export class GrpcService {
   /** How long that takes. */
   lookupMs = 0;
 
-  static async on(pool: PoolRun, options: ServiceOptions = {}): Promise<GrpcService> {
+  static async on(pool: Ipam, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
     const { limits, noAuth = false, credentials, tenantDefaults, mostConnections } = options;
     const records = {
@@ -116,7 +116,7 @@ export class GrpcService {
     return service;
   }
 
-  private constructor(readonly pool: PoolRun) {}
+  private constructor(readonly pool: Ipam) {}
 
   get feed(): EventFeed {
     return this.context.feed;

@@ -13,7 +13,7 @@ let admin: string;
 
 beforeEach(async () => {
   stage = await Stage.up({ quarantine: 0 });
-  service = await GrpcService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
+  service = await GrpcService.on(stage.pool.ipam, { tenantDefaults: stage.deps.tenantDefaults });
   client = service.connect();
   admin = await service.token("ops", ["admin"]);
 });
@@ -73,7 +73,7 @@ describe("Ipam", () => {
       warnAtPercent: 50,
       labels: { team: "net" },
     });
-    expect(await stage.pool.spec("pool/lb")).toMatchObject({
+    expect(await stage.pool.ipam.spec("pool/lb")).toMatchObject({
       kind: "address",
       allocation: "random",
       autoAssign: false,
@@ -83,7 +83,7 @@ describe("Ipam", () => {
       warnAtPercent: 50,
       data: { settings: { addressSpace: "lab", type: "loadBalancer", ranges: ["10.9.0.0/24", "fd00::/120"] } },
     });
-    const lease = await stage.pool.holder("pool/lb");
+    const lease = await stage.pool.ipam.holder("pool/lb");
     expect(lease).toMatchObject({ owner: "service/lb", labels: { team: "net" }, pool: "space/lab", by: "ops" });
     expect(await call("Ipam.GetPool", { name: "lb" })).toMatchObject({ capacity: "510", tenant: ACME });
   });
@@ -180,7 +180,7 @@ describe("Ipam", () => {
     const second = await call("Ipam.AllocateIP", request, other);
     expect(second.lease.pool).toBe("pool/tenant/other/web/clusterIP");
     expect(await call("Ipam.ReleaseIP", request, acme)).toMatchObject({ released: [{ ip: first.lease.ip }] });
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("what a pool refuses is refused with its code", async () => {
@@ -300,7 +300,7 @@ describe("Reservations", () => {
     await call("Reservations.Use", { token, container: "c1" }, runner);
     stage.pass(1);
     await call("Reservations.Release", { container: "c1" });
-    const history = await stage.pool.history(lease.pool);
+    const history = await stage.pool.ipam.history(lease.pool);
     expect(history.map(({ what, by }) => [what, by])).toEqual([
       ["claimed", "ops"],
       ["used", "runner-1"],

@@ -259,20 +259,28 @@ function chooseAutomatic(ask: Ask, range: Extent | undefined, choice: Choice): v
   const shownElsewhere = pickFree(ask, range, [...obstaclesOf(ask, true), ...choice.extents]);
   if (shownElsewhere) return void choice.extents.push(shownElsewhere);
   const inactive = findInactive(ask, zone, isTaken);
-  if (!inactive) throw exhausted(ask);
+  if (!inactive) {
+    // A declared value may be of another pool.
+    const declared = pickFree(ask, range, [...offeredIn(ask, true), ...choice.extents]);
+    if (!declared) throw exhausted(ask);
+    return void choice.extents.push(declared);
+  }
   choice.extents.push(inactive.extents[0]!);
   choice.evicted.push(inactive);
   choice.reason = "reclaimed";
 }
 
 /** Values that are not chosen: offered to others, and requested elsewhere in the program. `isLast`: offers to other programs do not count. */
-function obstaclesOf({ state, request }: Ask, isLast = false): Extent[] {
+const obstaclesOf = (ask: Ask, isLast = false): Extent[] =>
+  mergeExtents([...offeredIn(ask, isLast), ...(ask.request.declared ?? [])]);
+
+function offeredIn({ state, request }: Ask, isLast: boolean): Extent[] {
   const program = programOf(request);
   const offers = state.offersIn(request.pool).filter((offer) => {
     const isOwn = isOwnHolder(state, request, offer) && offer.program === program;
     return !isOwn && !(isLast && givesWay(state, offer, request));
   });
-  return mergeExtents([...offers.flatMap(({ extents }) => extents), ...(request.declared ?? [])]);
+  return offers.flatMap(({ extents }) => extents);
 }
 
 function pickFree(ask: Ask, range: Extent | undefined, obstacles: Extent[]): Extent | undefined {

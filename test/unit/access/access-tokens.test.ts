@@ -8,7 +8,7 @@ import {
 } from "../../../provider/access";
 import { Authenticator } from "../../../provider/access/authenticate";
 import { OverlayError } from "../../../provider/errors";
-import type { Pool } from "../../../provider/ipam/types";
+import type { Ipam } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 
 const NOW = Date.UTC(2030, 0, 1);
@@ -21,7 +21,7 @@ beforeEach(async () => {
 
 const create = (given: object, now = NOW) =>
   createAccessToken(
-    { pool: stage.pool, createdBy: "root@vm" },
+    { pool: stage.pool.ipam, createdBy: "root@vm" },
     accessTokenInput.parse({ name: "ci", scopes: ["reserve"], ...given }),
     now,
   );
@@ -35,7 +35,7 @@ describe("create", () => {
   test("the store has the hash, not the secret; the text has the id", async () => {
     const { token, text } = await create({ scopes: ["read", "reserve", "read"], tenant: "acme/web", expiresIn: 60 });
     expect(text).toMatch(new RegExp(`^ovl_${token.id}_[\\w-]{43}$`));
-    const [stored] = await stage.pool.accessTokens();
+    const [stored] = await stage.pool.ipam.accessTokens();
     expect(stored).toEqual({
       id: token.id,
       name: "ci",
@@ -94,9 +94,9 @@ describe("create", () => {
 
 test("list has active tokens by name, and with `all` those that were revoked or have expired", async () => {
   for (const [name, more] of Object.entries({ b: {}, a: { expiresIn: 60 }, c: {} })) await create({ name, ...more });
-  await revokeAccessToken(stage.pool, "c", NOW);
+  await revokeAccessToken(stage.pool.ipam, "c", NOW);
   const names = async (all: boolean, now: number) =>
-    (await listAccessTokens(stage.pool, { all }, now)).map(({ name }) => name);
+    (await listAccessTokens(stage.pool.ipam, { all }, now)).map(({ name }) => name);
   expect(await names(false, NOW)).toEqual(["a", "b"]);
   expect(await names(false, NOW + 60_000)).toEqual(["b"]);
   expect(await names(true, NOW + 60_000)).toEqual(["a", "b", "c"]);
@@ -104,13 +104,13 @@ test("list has active tokens by name, and with `all` those that were revoked or 
 
 test("revoke takes an id or a name, once", async () => {
   const { token } = await create({});
-  expect(await revokeAccessToken(stage.pool, token.id, NOW)).toMatchObject({ name: "ci", revokedAt: NOW });
-  expect(await codeOf(revokeAccessToken(stage.pool, "ci", NOW))).toBe("ACCESS_TOKEN_NOT_FOUND");
+  expect(await revokeAccessToken(stage.pool.ipam, token.id, NOW)).toMatchObject({ name: "ci", revokedAt: NOW });
+  expect(await codeOf(revokeAccessToken(stage.pool.ipam, "ci", NOW))).toBe("ACCESS_TOKEN_NOT_FOUND");
 });
 
 describe("authenticate", () => {
   let [now, reads] = [NOW, 0];
-  const authenticator = (pool: Pick<Pool, "findAccessToken" | "accessTokens"> = stage.pool) => {
+  const authenticator = (pool: Pick<Ipam, "findAccessToken" | "accessTokens"> = stage.pool.ipam) => {
     [now, reads] = [NOW, 0];
     const counted = {
       findAccessToken: (id: string) => {
@@ -153,7 +153,7 @@ describe("authenticate", () => {
       expect(await codeOf(access.authenticate(text))).toBe("done");
     }
     expect(reads).toBe(1);
-    await revokeAccessToken(stage.pool, token.id, NOW);
+    await revokeAccessToken(stage.pool.ipam, token.id, NOW);
     expect(await codeOf(access.authenticate(text))).toBe("done");
     now = NOW + 1000;
     expect(await codeOf(access.authenticate(text))).toBe("ACCESS_TOKEN_INVALID");
@@ -178,7 +178,7 @@ describe("authenticate", () => {
     const unavailable = () => Promise.reject(new OverlayError("STORE_UNAVAILABLE", "It is down.", "Wait."));
     const open = async () => {
       const [{ text, token }, state] = [await create({}), { isDown: false }];
-      const read = (id: string) => (state.isDown ? unavailable() : stage.pool.findAccessToken(id));
+      const read = (id: string) => (state.isDown ? unavailable() : stage.pool.ipam.findAccessToken(id));
       const access = authenticator({ findAccessToken: read, accessTokens: unavailable });
       const outcome = (given = text) => codeOf(access.authenticateWithoutStore(given, (work) => work));
       return { text, token, outcome, fail: () => (state.isDown = true), restore: () => (state.isDown = false) };
@@ -207,7 +207,7 @@ describe("authenticate", () => {
       fail();
       now = NOW + 2000;
       expect(await outcome()).toBe("done");
-      await revokeAccessToken(stage.pool, token.id, NOW);
+      await revokeAccessToken(stage.pool.ipam, token.id, NOW);
       restore();
       now = NOW + 4000;
       expect(await outcome()).toBe("ACCESS_TOKEN_INVALID");

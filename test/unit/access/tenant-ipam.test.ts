@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import { openSession } from "../../../provider/access";
 import type { Bounds } from "../../../provider/access/bounds";
 import { parseIp } from "../../../provider/addressing/ip";
-import type { Lease, Pool, Request } from "../../../provider/ipam/types";
+import type { Ipam, Lease, Request } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 
 /** Two networks, a shared pool and the block of a tenant, as callers with bounds see them. */
@@ -25,7 +25,7 @@ beforeEach(async () => {
   await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
 });
 
-const bounded = (bounds: Bounds): Pool => openSession(stage.pool, { name: "t", scopes: ["admin"], ...bounds });
+const bounded = (bounds: Bounds): Ipam => openSession(stage.pool.ipam, { name: "t", scopes: ["admin"], ...bounds });
 const request = (pool: string, owner: string, more: Partial<Request> = {}): Request => ({
   pool,
   owner,
@@ -39,7 +39,7 @@ const outcomeOf = (work: Promise<unknown>): Promise<string> =>
     () => "done",
     (error: { code?: string }) => error.code ?? String(error),
   );
-const namesOf = async (pool: Pool): Promise<string[]> => (await pool.pools()).map(({ name }) => name);
+const namesOf = async (pool: Ipam): Promise<string[]> => (await pool.pools()).map(({ name }) => name);
 
 describe("a caller that is bound to", () => {
   test.each<[string, Bounds, string[]]>([
@@ -72,7 +72,7 @@ describe("a caller that is bound to", () => {
     expect(await outcomeOf(pool.find("network/training", { name: "runner/training/node2" }))).toBe("ACCESS_DENIED");
     expect(await pool.leases("network/training")).toHaveLength(1);
     expect(await outcomeOf(pool.touch("network/training", own!.leaseId))).toBe("done");
-    const other = await stage.pool.find("network/training", { name: "runner/training/node2" });
+    const other = await stage.pool.ipam.find("network/training", { name: "runner/training/node2" });
     expect(await outcomeOf(pool.touch("network/training", other!.leaseId))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.claim(request("network/training", "x")))).toBe("ACCESS_DENIED");
   });
@@ -103,7 +103,7 @@ describe("claims", () => {
 
   test("of an owner whose lease belongs to another tenant, or to the operator, are refused", async () => {
     await bounded({ tenant: ACME }).claim(request("pool/web", "a"));
-    await stage.pool.claim(request("pool/web", "b"));
+    await stage.pool.ipam.claim(request("pool/web", "b"));
     for (const owner of ["a", "b"])
       expect(await outcomeOf(bounded({ tenant: OTHER }).claim(request("pool/web", owner)))).toBe("ACCESS_DENIED");
   });
@@ -113,7 +113,7 @@ describe("in a pool that tenants share", () => {
   let lease: Lease;
   beforeEach(async () => {
     lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { names: ["user/web/a"] }));
-    await stage.pool.claim(request("pool/web", "operator"));
+    await stage.pool.ipam.claim(request("pool/web", "operator"));
   });
 
   test("a tenant sees its leases and changes only", async () => {
@@ -128,7 +128,7 @@ describe("in a pool that tenants share", () => {
     expect(await other.holder("user/web/a")).toBeUndefined();
   });
 
-  test.each<[string, (pool: Pool) => Promise<unknown>]>([
+  test.each<[string, (pool: Ipam) => Promise<unknown>]>([
     ["found", (pool) => pool.find("pool/web", { leaseId: lease.leaseId })],
     ["amended", (pool) => pool.amend("pool/web", lease.leaseId, { labels: { x: "y" } })],
     ["touched", (pool) => pool.touch("pool/web", lease.leaseId)],
@@ -153,12 +153,12 @@ describe("in a pool that tenants share", () => {
   });
 
   test("a repeated claim does not get the lease of another tenant", async () => {
-    expect(await outcomeOf(stage.pool.claim(request("pool/web", "a")))).toBe("RESERVATION_EXISTS");
+    expect(await outcomeOf(stage.pool.ipam.claim(request("pool/web", "a")))).toBe("RESERVATION_EXISTS");
     expect(await outcomeOf(bounded({ tenant: ACME }).claim(request("pool/web", "a")))).toBe("done");
   });
 
   test("a page is filled, so that a short one is the last", async () => {
-    for (const owner of ["c", "d", "e"]) await stage.pool.claim(request("pool/web", owner));
+    for (const owner of ["c", "d", "e"]) await stage.pool.ipam.claim(request("pool/web", owner));
     await bounded({ tenant: ACME }).claim(request("pool/web", "z"));
     const page = await bounded({ tenant: ACME }).leases("pool/web", { limit: 2 });
     expect(page.map(({ owner }) => owner)).toEqual(["a", "z"]);
@@ -168,7 +168,7 @@ describe("in a pool that tenants share", () => {
     await stage.make("IPPool", "large", { ranges: ["192.168.8.0/21"], allocation: "lowest" });
     const own = bounded({ tenant: ACME });
     const first = await own.claim(request("pool/large", "first"));
-    await stage.pool.claimAll(Array.from({ length: 1200 }, (_, i) => request("pool/large", `other${i}`)));
+    await stage.pool.ipam.claimAll(Array.from({ length: 1200 }, (_, i) => request("pool/large", `other${i}`)));
     await own.claim(request("pool/large", "last"));
     const ownersOf = (leases: Lease[]) => leases.map(({ owner }) => owner);
     expect(ownersOf(await own.leases("pool/large", { limit: 2 }))).toEqual(["first", "last"]);
@@ -178,7 +178,7 @@ describe("in a pool that tenants share", () => {
   });
 });
 
-test.each<[string, (pool: Pool) => Promise<unknown>]>([
+test.each<[string, (pool: Ipam) => Promise<unknown>]>([
   ["access tokens", (pool) => pool.accessTokens()],
   ["an access token", (pool) => pool.findAccessToken("00000000")],
   ["a change of keys", (pool) => pool.replaceSecret("tokenKeys", () => "x")],

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
-import type { Pool, Request } from "../../../provider/ipam/types";
+import type { Ipam, Request } from "../../../provider/ipam/types";
 import {
   type Context,
   findLeases,
@@ -19,7 +19,7 @@ let stage: Stage;
 let context: Context;
 beforeEach(async () => {
   stage = await Stage.up({ quarantine: 0 });
-  context = { pool: stage.pool };
+  context = { pool: stage.pool.ipam };
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   for (const [i, name] of ["a", "b", "c"].entries()) await stage.runner(name, `192.0.2.${11 + i}`);
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/29"], allocation: "lowest" });
@@ -30,17 +30,17 @@ const runnersOf = (reservations: Reservation[]): string =>
 
 /** Leaves so many addresses free on a runner. */
 async function fill(runner: string, free: number): Promise<void> {
-  const { capacity } = (await stage.pool.usage(`runner/training/${runner}`))!;
+  const { capacity } = (await stage.pool.ipam.usage(`runner/training/${runner}`))!;
   const requests = Array.from({ length: Number(capacity) - free }, (_, i) => ({
     pool: `runner/training/${runner}`,
     owner: `filler ${i}`,
     type: "IPReservation",
   }));
-  await stage.pool.claimAll(requests);
+  await stage.pool.ipam.claimAll(requests);
 }
 
 /** The pool, with work of another process before each `claimAll`. */
-const beforeClaims = (pool: Pool, work: () => Promise<void>): Pool =>
+const beforeClaims = (pool: Ipam, work: () => Promise<void>): Ipam =>
   new Proxy(pool, {
     get(target, key) {
       const member = Reflect.get(target, key);
@@ -63,7 +63,7 @@ describe("several at once", () => {
     expect(await codeOf(reserveMany(context, { pool: "web", count: 4 }))).toBe("POOL_EXHAUSTED");
     expect(await findLeases(context, { pool: "web" })).toHaveLength(5);
     expect(await reserveMany(context, { pool: "web", count: 3 })).toHaveLength(3);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("each on a runner has the gateway of the runner", async () => {
@@ -103,8 +103,8 @@ describe("on any runner", () => {
     // By reservations all three have about the same number, so `spread` is decided by these.
     if (placement === "spread") {
       for (const name of ["a", "b", "c"]) {
-        const leases = await stage.pool.leases(`runner/training/${name}`);
-        for (const { pool, leaseId } of leases) await stage.pool.release(pool, leaseId);
+        const leases = await stage.pool.ipam.leases(`runner/training/${name}`);
+        for (const { pool, leaseId } of leases) await stage.pool.ipam.release(pool, leaseId);
       }
     }
     expect(runnersOf(await anywhere({ count: 5, placement }))).toBe(expected);
@@ -114,7 +114,7 @@ describe("on any runner", () => {
     await fill("a", 1);
     await fill("b", 1);
     await fill("c", 0);
-    const held = async () => (await stage.pool.leases("runner/training/a")).length;
+    const held = async () => (await stage.pool.ipam.leases("runner/training/a")).length;
     const before = await held();
     expect(await messageOf(anywhere({ count: 3 }))).toBe(
       "POOL_EXHAUSTED: Network training has room for 2 of the 3 addresses that were requested. Release what is no longer needed, or add a runner.",
@@ -165,8 +165,8 @@ describe("on any runner", () => {
     });
     for (const name of ["a", "b"]) await fill(name, 0);
     await fill("c", 1);
-    const lease = (await stage.pool.holder("runner/training/a"))!;
-    await stage.pool.amend(lease.pool, lease.leaseId, { deleting: true });
+    const lease = (await stage.pool.ipam.holder("runner/training/a"))!;
+    await stage.pool.ipam.amend(lease.pool, lease.leaseId, { deleting: true });
     expect(runnersOf(await anywhere())).toBe("c");
     expect(await codeOf(anywhere())).toBe("POOL_EXHAUSTED");
     expect(await codeOf(reserve(context, { network: "nowhere", anyRunner: true }))).toBe("POOL_NOT_FOUND");

@@ -34,7 +34,7 @@ async function setUp(settings: { tokenKeys?: string } = {}): Promise<void> {
 beforeEach(() => setUp());
 
 const as = (caller: string, bounds: Bounds): Context => ({
-  pool: openSession(stage.pool, { name: caller, scopes: ["admin"], ...bounds }, stage.deps),
+  pool: openSession(stage.pool.ipam, { name: caller, scopes: ["admin"], ...bounds }, stage.deps),
   tenant: bounds.tenant,
   caller,
   tenantDefaults: stage.deps.tenantDefaults,
@@ -42,7 +42,7 @@ const as = (caller: string, bounds: Bounds): Context => ({
 
 test("a tenant reserves on any runner, repeats its requests, and sees its own leases", async () => {
   const context = as("ci", { tenant: ACME });
-  await reserve({ pool: stage.pool }, { runner: "a" });
+  await reserve({ pool: stage.pool.ipam }, { runner: "a" });
   const input = { network: "training", placement: "spread", count: 2, key: "k" } as const;
   const first = await reserveMany(context, input);
   const again = await reserveMany(context, input);

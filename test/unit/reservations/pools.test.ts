@@ -26,7 +26,7 @@ let stage: Stage;
 let context: Context;
 beforeEach(async () => {
   stage = await Stage.up();
-  context = { pool: stage.pool };
+  context = { pool: stage.pool.ipam };
   await stage.network();
   await stage.runner("node1", "192.0.2.11");
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
@@ -56,7 +56,7 @@ describe.each([
     const { leases, kept } = await releaseByContainer(context, "c1");
     expect([leases.map(ipOf), kept]).toEqual([[ipOf(lease)], []]);
     expect(await findLeases(context, { by: "c1" })).toEqual([]);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("used again by the same container: the same answer; by another one: TOKEN_USED", async () => {
@@ -160,20 +160,20 @@ test("a tenant's leases are found by the tenant, and shown with it", async () =>
 test("an address that no lease holds shows its offer or its quarantine, and one in no pool is refused", async () => {
   const [offered, released] = [parseIp("192.168.7.6"), parseIp("192.168.7.7")];
   const value = (ip: bigint) => [{ first: ip, last: ip }];
-  await stage.pool.offer({
+  await stage.pool.ipam.offer({
     pool: "pool/web",
     owner: "preview",
     type: "IPReservation",
     program: "main",
     want: value(offered),
   });
-  const lease = await stage.pool.claim({
+  const lease = await stage.pool.ipam.claim({
     pool: "pool/web",
     owner: "job",
     type: "IPReservation",
     want: value(released),
   });
-  await stage.pool.release("pool/web", lease.leaseId);
+  await stage.pool.ipam.release("pool/web", lease.leaseId);
   expect((await showAddress(context, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);
   expect((await showAddress(context, { ip: released })).holders).toMatchObject([{ state: "quarantined" }]);
   await expect(showAddress(context, { ip: parseIp("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });

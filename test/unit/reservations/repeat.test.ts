@@ -23,7 +23,7 @@ let stage: Stage;
 let context: Context;
 async function setUp(settings: { tokenKeys?: string } = {}): Promise<void> {
   stage = await Stage.up(settings);
-  context = { pool: stage.pool, ...settings };
+  context = { pool: stage.pool.ipam, ...settings };
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   for (const [i, name] of ["a", "b"].entries()) await stage.runner(name, `192.0.2.${11 + i}`);
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
@@ -54,7 +54,7 @@ describe.each([
     expect(idsOf(later)).toEqual(idsOf(first));
     expect(later.map(({ lease }) => lease.state)).toEqual(first.map(() => "used"));
     expect(await findLeases(context)).toHaveLength(first.length);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test.each([
@@ -112,7 +112,7 @@ test("of a batch, what is left is not taken for the whole", async () => {
 test("a batch that another process commits while its names are read is found whole", async () => {
   const input = { pool: "web", key: "k", count: 3 };
   let committed: Promise<Reservation[]> | undefined;
-  const pool = new Proxy(stage.pool, {
+  const pool = new Proxy(stage.pool.ipam, {
     get(target, key) {
       const member = Reflect.get(target, key);
       if (key !== "holder") return typeof member === "function" ? member.bind(target) : member;
@@ -178,7 +178,7 @@ describe("a release by token", () => {
     const made = await stage.make("IPReservation", "job", { pool: "web" });
     await stage.change("IPReservation", "job", made, { pool: "web", labels: { a: "b" } });
     const lease = (await findLeases(context, { pool: "web" }))[0]!;
-    const current = await stage.pool.claim({ pool: lease.pool, owner: lease.owner, type: lease.type });
+    const current = await stage.pool.ipam.claim({ pool: lease.pool, owner: lease.owner, type: lease.type });
     expect(current.leaseId).not.toBe(made.leaseId);
     expect(await codeOf(releaseByToken(context, String(made.token)))).toBe("TOKEN_USED");
   });

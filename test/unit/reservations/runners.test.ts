@@ -21,7 +21,7 @@ let stage: Stage;
 let context: Context;
 beforeEach(async () => {
   stage = await Stage.up();
-  context = { pool: stage.pool };
+  context = { pool: stage.pool.ipam };
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   await stage.runner("node1", "192.0.2.11");
 });
@@ -129,7 +129,7 @@ describe("a report", () => {
     ]);
     expect(await report(input)).toMatchObject({ used: [], unchanged: 3, conflicts: [] });
     expect((await findLeases(context, { labels: ["vm=true"] })).map(ipOf)).toEqual(["10.10.1.6"]);
-    expect(await stage.pool.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.fsck()).toEqual([]);
   });
 
   test("does not list what Docker picks by itself, and marks what is quarantined as used", async () => {
@@ -255,7 +255,7 @@ describe("a report", () => {
     await stage.make("RunnerSubnet", "w", { network: "wide", connection: { host: "192.0.2.12" }, hubConnection });
     const pool = "runner/wide/w";
     for (let at = 0; at < 2000; at += 500)
-      await stage.pool.claimAll(
+      await stage.pool.ipam.claimAll(
         Array.from({ length: 500 }, (_, i) => ({
           pool,
           owner: `o${at + i}`,

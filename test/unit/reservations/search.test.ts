@@ -27,7 +27,7 @@ let stage: Stage;
 let context: Context;
 beforeEach(async () => {
   stage = await Stage.up();
-  context = { pool: stage.pool };
+  context = { pool: stage.pool.ipam };
   await stage.network("training", { subnets: "10.10.0.0/16/8/8" });
   await stage.network("serving", { subnets: "10.20.0.0/16/8/8", hubConnection: { host: "192.0.2.2" } });
   for (const [name, network, host] of RUNNERS)
@@ -62,7 +62,7 @@ describe("pages", () => {
       const [pool, want] = [text.slice(0, at), value(text.slice(at + 1))];
       const owners = text === expected[0] ? ["x", "y"] : ["x"];
       for (const owner of owners)
-        await stage.pool.claim({
+        await stage.pool.ipam.claim({
           pool,
           owner: `${owner} ${text}`,
           type: "StaticIP",
@@ -157,7 +157,7 @@ describe("what a container has on a runner", () => {
       { ip: parseIp("10.10.1.40"), by: "c3" },
     ]);
     const scanned: string[] = [];
-    const pool = new Proxy(stage.pool, {
+    const pool = new Proxy(stage.pool.ipam, {
       get(target, key) {
         const member = Reflect.get(target, key);
         if (key === "leases")

@@ -20,7 +20,7 @@ let stage: Stage;
 let context: Context;
 beforeEach(async () => {
   stage = await Stage.up();
-  context = { pool: stage.pool };
+  context = { pool: stage.pool.ipam };
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest", reserved: ["192.168.7.0"] });
 });
 

@@ -114,7 +114,7 @@ const SAMPLES: Record<string, Sample> = {
 let webhook = "";
 async function addWebhook(): Promise<void> {
   webhook = newName();
-  await stage.pool.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
+  await stage.pool.ipam.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
 }
 
 function newPool(): { poolName: string; ranges: string[]; tenant: object } {
@@ -149,7 +149,7 @@ beforeAll(async () => {
   });
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"] });
   await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
-  service = await TestService.on(stage.pool);
+  service = await TestService.on(stage.pool.ipam);
   operator = await tokenWith(["admin"]);
 });
 afterAll(() => service.close());
@@ -258,14 +258,14 @@ describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
 
   test("refuses an expired token", async () => {
     const input = { name: newName(), scopes: ["admin" as const], expiresIn: 60 };
-    const { text } = await createAccessToken({ pool: stage.pool, createdBy: "test" }, input, Date.now() - 61_000);
+    const { text } = await createAccessToken({ pool: stage.pool.ipam, createdBy: "test" }, input, Date.now() - 61_000);
     expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses a revoked token", async () => {
     const name = newName();
     const text = await service.token(name, ["admin"]);
-    await revokeAccessToken(stage.pool, name);
+    await revokeAccessToken(stage.pool.ipam, name);
     expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { openPool } from "../../../provider/ipam";
-import type { EventPage, LoggedEvent, Pool } from "../../../provider/ipam/types";
+import { openIpam } from "../../../provider/ipam";
+import type { EventPage, Ipam, LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed, type FeedOptions } from "../../../provider/service/events/feed";
 import { by, createPool, extents } from "../../contract/fixture";
 
@@ -14,7 +14,7 @@ afterEach(async () => {
 /** A pool with some claims, and a feed that counts its reads of the store. */
 async function start(options: FeedOptions = {}) {
   const feeds: EventFeed[] = [];
-  const pool = await openPool("memory:", {
+  const pool = await openIpam("memory:", {
     offerTtl: 60,
     quarantine: 0,
     observer: { committed: () => feeds[0]?.wake() },
@@ -44,7 +44,7 @@ async function take(feed: EventFeed, after: number, count: number): Promise<numb
   return ids;
 }
 
-const claimAll = (pool: Pool, count: number, name: string) =>
+const claimAll = (pool: Ipam, count: number, name: string) =>
   Promise.all(Array.from({ length: count }, (_, i) => pool.claim(by(`${name}${i}`))));
 
 const idsFrom = (first: number, count: number): number[] => Array.from({ length: count }, (_, i) => first + i);

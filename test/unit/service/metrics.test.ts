@@ -2,9 +2,9 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { openPool } from "../../../provider/ipam";
+import { openIpam } from "../../../provider/ipam";
 import type { Observer } from "../../../provider/ipam/observer";
-import type { PoolRun } from "../../../provider/pool/run";
+import type { Ipam } from "../../../provider/ipam/types";
 import { Metrics } from "../../../provider/service/metrics/metrics";
 import { by, createPool, extents, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
@@ -32,10 +32,10 @@ function parse(text: string): Scrape {
 
 async function start(
   mostPools = OPTIONS.mostPools,
-): Promise<{ pool: PoolRun; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
+): Promise<{ pool: Ipam; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
   let now = 0;
   const metrics = new Metrics({ ...OPTIONS, mostPools, now: () => now });
-  const pool = await openPool("memory:", { offerTtl: 60, quarantine: 300, observer: metrics.observer });
+  const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 300, observer: metrics.observer });
   ends.push(() => pool.end());
   const pass = (seconds: number) => {
     now += seconds * 1000;
@@ -57,7 +57,7 @@ describe("pools", () => {
     const tenant = { org: "acme", project: "shop" };
     await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], type: "loadBalancer", tenant });
     await stage.make("IPReservation", "first", { pool: "web", tenant });
-    const { body } = await (await TestService.on(stage.pool, { noAuth: true })).send("GET /metrics");
+    const { body } = await (await TestService.on(stage.pool.ipam, { noAuth: true })).send("GET /metrics");
     const scrape = parse(body);
     const web = '{org_id="acme",project_id="shop",pool_type="loadBalancer",pool="pool/web"}';
     expect(scrape).toMatchObject({
@@ -133,7 +133,7 @@ describe("pools", () => {
       reads++;
       return pool.usages(prefix);
     };
-    const counted = { ...reader(pool), usages } as unknown as PoolRun;
+    const counted = { ...reader(pool), usages } as unknown as Ipam;
     for (let i = 0; i < 5; i++) await metrics.render(counted);
     expect(reads).toBe(1);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -149,7 +149,7 @@ describe("pools", () => {
     const fail = async () => {
       throw new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait.");
     };
-    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as PoolRun;
+    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Ipam;
     const scrape = parse(await new Metrics(OPTIONS).render(broken));
     expect(scrape.overlay_store_up).toBe(0);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -163,7 +163,7 @@ describe("pools", () => {
       usages: never,
       events: never,
       webhooks: { deliveries: never },
-    } as unknown as PoolRun;
+    } as unknown as Ipam;
     const started = performance.now();
     expect(parse(await new Metrics(OPTIONS).render(silent)).overlay_store_up).toBe(0);
     expect(performance.now() - started).toBeLessThan(5000); // Prometheus gives up after ten seconds
@@ -174,7 +174,7 @@ describe("pools", () => {
   });
 });
 
-const reader = (pool: PoolRun) => ({
+const reader = (pool: Ipam) => ({
   pools: (prefix?: string) => pool.pools(prefix),
   usages: (prefix: string) => pool.usages(prefix),
   events: (options: { after?: number }) => pool.events(options),

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { PoolRun } from "../../../provider/pool/run";
+import type { Ipam } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -14,7 +14,7 @@ beforeEach(async () => {
   await stage.network();
   await stage.runner("node1", "192.0.2.11");
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/30"] });
-  service = await TestService.on(stage.pool);
+  service = await TestService.on(stage.pool.ipam);
   token = await service.token("scheduler", ["admin"]);
 });
 afterEach(async () => {
@@ -160,12 +160,12 @@ async function reserveForStack(): Promise<string> {
 
 async function addMostWebhooks(): Promise<void> {
   const webhook = { url: "https://example.com/", secret: "whsec_x", createdAt: 0 };
-  for (let i = 0; i < 100; i++) await stage.pool.webhooks.add({ ...webhook, id: `w${i}` });
+  for (let i = 0; i < 100; i++) await stage.pool.ipam.webhooks.add({ ...webhook, id: `w${i}` });
 }
 
 /** The runner is released after it was read, and before its heartbeat is recorded. */
 async function releaseRunnerAtHeartbeat(): Promise<void> {
-  const { operations } = stage.pool;
+  const { operations } = stage.pool.ipam;
   const racing: typeof operations = new Proxy(operations, {
     get: (target, name) => {
       if (name === "session") return () => racing;
@@ -178,7 +178,7 @@ async function releaseRunnerAtHeartbeat(): Promise<void> {
     },
   });
   await service.close();
-  service = await TestService.on(new PoolRun(racing, {}));
+  service = await TestService.on(new Ipam(racing, {}));
 }
 
 type Case = [route: string, status: 404 | 409 | 410, request: () => string | Promise<string>, payload?: object];

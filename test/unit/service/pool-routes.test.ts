@@ -1,9 +1,9 @@
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
-import { openPool } from "../../../provider/ipam";
+import { openIpam } from "../../../provider/ipam";
 import { PROCEDURES, type ProcedureName } from "../../../provider/ipam/remote/api";
-import type { Lease, Pool, Request, Tenant } from "../../../provider/ipam/types";
+import type { Ipam, Lease, Request, Tenant } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -34,9 +34,9 @@ interface Target {
 async function fillPool(pool: string, free: string, tenant?: Tenant): Promise<Target> {
   const mine = { pool, ...(tenant && { tenant }) };
   const child = { ...childPool(`of-${pool}`), ...(tenant && { tenant }) };
-  const lease = await stage.pool.claim(request("a", { ...mine, childPool: child }));
-  const offer = await stage.pool.offer(request("b", mine));
-  return { pool, lease, offer, signed: (await stage.pool.signTokens([lease]))[0]!, free };
+  const lease = await stage.pool.ipam.claim(request("a", { ...mine, childPool: child }));
+  const offer = await stage.pool.ipam.offer(request("b", mine));
+  return { pool, lease, offer, signed: (await stage.pool.ipam.signTokens([lease]))[0]!, free };
 }
 
 beforeEach(async () => {
@@ -45,8 +45,8 @@ beforeEach(async () => {
   await stage.make("IPPool", "secret", { ranges: ["192.168.8.0/28"], allocation: "lowest", tenant: ACME });
   shared = await fillPool("pool/web", "ffffc0a8070c-ffffc0a8070c");
   own = await fillPool("pool/secret", "ffffc0a8080c-ffffc0a8080c", ACME);
-  seen = await stage.pool.identity();
-  service = await TestService.on(stage.pool, { tenantDefaults: stage.deps.tenantDefaults });
+  seen = await stage.pool.ipam.identity();
+  service = await TestService.on(stage.pool.ipam, { tenantDefaults: stage.deps.tenantDefaults });
 });
 afterEach(() => service.close());
 
@@ -164,22 +164,22 @@ describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i)
 
     test("is refused with an expired or a revoked token", async () => {
       const input = { name: `t${++made}`, scopes: ["admin" as const], expiresIn: 60 };
-      const expired = await createAccessToken({ pool: stage.pool, createdBy: "test" }, input, Date.now() - 61_000);
+      const expired = await createAccessToken({ pool: stage.pool.ipam, createdBy: "test" }, input, Date.now() - 61_000);
       expect(await outcomeLogged(expired.text)).toBe("401 ACCESS_TOKEN_INVALID");
       const revoked = await tokenWith(["admin"]);
-      await revokeAccessToken(stage.pool, `t${made}`);
+      await revokeAccessToken(stage.pool.ipam, `t${made}`);
       expect(await outcomeLogged(revoked)).toBe("401 ACCESS_TOKEN_INVALID");
     });
 
     test("shows and changes nothing of another tenant", async () => {
       const token = await tokenWith(["admin"], { tenant: OTHER });
-      const { version } = await stage.pool.identity();
+      const { version } = await stage.pool.ipam.identity();
       const isAnswered = ANSWERED.includes(`${name} ${scope}`);
       expect(await outcomeLogged(token, own)).toBe(isAnswered ? "200" : "403 ACCESS_DENIED");
       const { body } = await call(name, token, input(own));
       const hidden = ["acme", own.lease.uid, own.offer.uid, ...(isAnswered ? ["pool/secret"] : [])];
       for (const text of hidden) if (name !== "openToken") expect(body).not.toContain(text);
-      expect((await stage.pool.identity()).version).toBe(version);
+      expect((await stage.pool.ipam.identity()).version).toBe(version);
     });
   },
 );
@@ -200,7 +200,7 @@ test("a preview ends offers, but no lease", async () => {
   expect((await call("withdraw", token, at(shared.offer))).json()).toEqual({
     withdrawn: true,
   });
-  expect((await stage.pool.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
+  expect((await stage.pool.ipam.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
 });
 
 test("the history names the token and the user, whatever the request says", async () => {
@@ -209,7 +209,7 @@ test("the history names the token and the user, whatever the request says", asyn
   expect(await call("claim", token, asking({ request: { ...request("d"), by: "root" } }))).toMatchObject({
     statusCode: 400,
   });
-  const events = await stage.pool.history("pool/web");
+  const events = await stage.pool.ipam.history("pool/web");
   expect(events.filter(({ owner }) => owner === "c").map(({ by }) => by)).toEqual(["ci (ann@laptop)"]);
 });
 
@@ -222,7 +222,7 @@ test("the client may shorten its offers and lengthen its quarantine, not the oth
   };
   expect([await expiry("c", 60), await expiry("d", 1e6)]).toEqual([60, 3600]);
   await call("release", token, at(), { ...SESSION, quarantine: 0 });
-  expect(await stage.pool.endOf("pool/web", shared.lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
+  expect(await stage.pool.ipam.endOf("pool/web", shared.lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
 });
 
 describe("a token that is bound to a tenant", () => {
@@ -234,10 +234,10 @@ describe("a token that is bound to a tenant", () => {
     const spec = { ...childPool("pool/mine"), extents: ["1-9"], tenant: OTHER };
     const { result } = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
     expect(result.value.tenant).toEqual(ACME);
-    expect((await stage.pool.spec("pool/mine"))?.tenant).toEqual(ACME);
+    expect((await stage.pool.ipam.spec("pool/mine"))?.tenant).toEqual(ACME);
     const changes = { tenant: OTHER, childPool: { ...spec, warnAtPercent: 50 } };
     await call("amend", token, asking({ pool: "pool/web", leaseId: result.value.leaseId, changes }));
-    expect(await stage.pool.spec("pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
+    expect(await stage.pool.ipam.spec("pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
   });
 
   test("reaches no lease of others, and signs no token for it", async () => {
@@ -259,19 +259,19 @@ describe("a token that is bound to a tenant", () => {
     stage.deps = { ...stage.deps, pool: async () => pool };
     const { ip } = await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
     expect(ip).toMatch(/^10\./);
-    expect(await stage.pool.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
-    expect((await stage.pool.spec("pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
+    expect(await stage.pool.ipam.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
+    expect((await stage.pool.ipam.spec("pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
     const other = await served(await tokenWith(["deploy"], { tenant: OTHER }));
     stage.deps = { ...stage.deps, pool: async () => other };
     await stage.make("IPReservation", "second", { tenant: OTHER, type: "clusterIP" });
-    expect((await stage.pool.spec("pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
+    expect((await stage.pool.ipam.spec("pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
   });
 });
 
-async function served(token: string): Promise<Pool> {
+async function served(token: string): Promise<Ipam> {
   if (!service.app.server.listening) await service.app.listen({ host: "127.0.0.1", port: 0 });
   const { port } = service.app.server.address() as AddressInfo;
-  return openPool(`http://127.0.0.1:${port}`, { ...SESSION, storeToken: token });
+  return openIpam(`http://127.0.0.1:${port}`, { ...SESSION, storeToken: token });
 }
 
 describe("through the client", () => {
@@ -289,7 +289,7 @@ describe("through the client", () => {
     expect(await stage.make("IPReservation", "r", { pool: "web" })).toMatchObject({ ip: shown.ip });
   });
 
-  test.each<[string, (pool: Pool) => unknown]>([
+  test.each<[string, (pool: Ipam) => unknown]>([
     ["secrets", (pool) => pool.findSecret("tokenKeys")],
     ["a change of secrets", (pool) => pool.replaceSecret("tokenKeys", () => "x")],
     ["a check", (pool) => pool.fsck()],
@@ -360,11 +360,11 @@ describe("a hostile request", () => {
     ["an empty batch", "claimAll", () => asking({ requests: [] }), /INPUT_INVALID/],
     ["no input", "claim", () => undefined, /INPUT_INVALID/],
   ])("with %s is refused, and changes nothing", async (_, name, input, expected) => {
-    const before = (await stage.pool.identity()).version;
+    const before = (await stage.pool.ipam.identity()).version;
     const token = await tokenWith(["admin"]);
-    const written = (await stage.pool.identity()).version;
+    const written = (await stage.pool.ipam.identity()).version;
     expect(await outcome(name, token, input())).toMatch(expected);
-    expect((await stage.pool.identity()).version).toBe(written);
+    expect((await stage.pool.ipam.identity()).version).toBe(written);
     expect(written).toBe(before + 1); // the access token
   });
 
@@ -380,7 +380,7 @@ describe("a hostile request", () => {
   });
 
   test("has left a time that no Date can show: the lease is listed", async () => {
-    await stage.pool.claim(request("c", { ttl: 2 ** 53 - 1 }));
+    await stage.pool.ipam.claim(request("c", { ttl: 2 ** 53 - 1 }));
     const answer = await service.send("GET /api/overlay/ip/reservations?owner=c", await tokenWith(["read"]));
     expect(answer.statusCode).toBe(200);
     expect(answer.json().reservations).toMatchObject([{ expiresAt: "+275760-09-13T00:00:00Z" }]);
@@ -399,7 +399,7 @@ describe("a hostile request", () => {
 
   test("no answer and no line of the log has a token or a key", async () => {
     const token = await tokenWith(["admin"]);
-    const keys = (await stage.pool.findSecret("tokenKeys"))!;
+    const keys = (await stage.pool.ipam.findSecret("tokenKeys"))!;
     const answers = await Promise.all(
       PROCEDURES.flatMap((name) => SAMPLES[name].map(([, input]) => call(name, token, input(shared)))),
     );

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { PoolRun } from "../../../provider/pool/run";
 import { STORED_KEYS } from "../../../provider/ipam/token";
+import type { Ipam } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -17,7 +17,7 @@ beforeEach(async () => {
   await stage.runner("node1", "192.0.2.11");
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/30"], allocation: "lowest" });
   await stage.make("IPPool", "ports", { type: "nodePort", portRange: "30000-30009", allocation: "lowest" });
-  service = await TestService.on(stage.pool);
+  service = await TestService.on(stage.pool.ipam);
   token = await service.token("scheduler", ["read", "reserve", "admin"]);
 });
 afterEach(() => service.close());
@@ -41,7 +41,9 @@ describe("a reservation", () => {
       createdBy: "scheduler",
       token: expect.stringMatching(/^ipr1\./),
     });
-    expect(await stage.pool.history("runner/training/node1")).toMatchObject([{ what: "claimed", by: "scheduler" }]);
+    expect(await stage.pool.ipam.history("runner/training/node1")).toMatchObject([
+      { what: "claimed", by: "scheduler" },
+    ]);
   });
 
   test.each([
@@ -396,8 +398,8 @@ describe("a failure of the service", () => {
   test("is a problem without its text; the log has it, under the request's id", async () => {
     await service.close();
     service = await TestService.on(
-      new PoolRun(
-        new Proxy(stage.pool.operations, {
+      new Ipam(
+        new Proxy(stage.pool.ipam.operations, {
           get: (operations, name, proxy) => {
             const value = Reflect.get(operations, name);
             if (name === "session") return () => proxy;
@@ -416,7 +418,7 @@ describe("a failure of the service", () => {
   });
 
   test("a store that does not answer: ready no more, alive still", async () => {
-    const pool = Object.assign(Object.create(stage.pool), { spec: () => new Promise(() => {}) });
+    const pool = Object.assign(Object.create(stage.pool.ipam), { spec: () => new Promise(() => {}) });
     const slow = await TestService.on(pool);
     expect(await slow.outcome("GET /healthz")).toBe("200");
     expect(await slow.outcome("GET /readyz")).toBe("503 STORE_UNAVAILABLE");
@@ -434,9 +436,9 @@ describe("a failure of the service", () => {
 
 test("a request that is under way when the process ends is answered, and its connection is closed", async () => {
   const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
-  const find = stage.pool.operations.findAccessToken.bind(stage.pool.operations);
+  const find = stage.pool.ipam.operations.findAccessToken.bind(stage.pool.ipam.operations);
   const underWay = new Promise<void>((resolve) => {
-    stage.pool.operations.findAccessToken = async (id) => {
+    stage.pool.ipam.operations.findAccessToken = async (id) => {
       resolve();
       await sleep(300);
       return find(id);
@@ -451,10 +453,10 @@ test("a request that is under way when the process ends is answered, and its con
 
 test("while the store does not answer, known callers validate tokens offline, and read metrics", async () => {
   const { token: given, ip } = (await post("reserve?pool=web")).json();
-  service.context.tokenKeys = await stage.pool.findSecret(STORED_KEYS);
+  service.context.tokenKeys = await stage.pool.ipam.findSecret(STORED_KEYS);
   const unused = await service.token("unused", ["reserve"]);
   const never = () => new Promise<never>(() => {});
-  Object.assign(stage.pool.operations, { findAccessToken: never, pools: never, usages: never, events: never });
+  Object.assign(stage.pool.ipam.operations, { findAccessToken: never, pools: never, usages: never, events: never });
   await sleep(1100); // the access token is read again
   const started = performance.now();
   const answer = await post(`validate?offline=true&token=${given}`);
@@ -469,7 +471,7 @@ test("while the store does not answer, known callers validate tokens offline, an
 
 describe("limits", () => {
   test("requests for each access token", async () => {
-    const limited = await TestService.on(stage.pool, { limits: { rateLimit: 3 } });
+    const limited = await TestService.on(stage.pool.ipam, { limits: { rateLimit: 3 } });
     const other = await limited.token("other", ["read"]);
     const outcomes = [];
     for (let i = 0; i < 5; i++) outcomes.push(await limited.outcome(`GET ${API}/ip/reservations`, token));
@@ -491,7 +493,7 @@ describe("limits", () => {
   });
 
   test("entries of a page", async () => {
-    const limited = await TestService.on(stage.pool, { limits: { pageLimit: 1 } });
+    const limited = await TestService.on(stage.pool.ipam, { limits: { pageLimit: 1 } });
     for (const container of ["a", "b"]) await post(`reserve?pool=web&container=${container}`);
     const answer = await limited.send(`GET ${API}/ip/reservations?limit=50`, token);
     expect(answer.json()).toMatchObject({ reservations: [{ ip: "192.168.7.0" }], next: expect.any(String) });
@@ -509,13 +511,13 @@ describe("without authentication", () => {
     [{ host: "127.0.0.1:7447", origin: "https://attacker.example" }, "403 ACCESS_DENIED"],
     [{ host: "127.0.0.1:7447", origin: "null" }, "403 ACCESS_DENIED"],
   ])("headers %o: %s", async (headers, expected) => {
-    const open = await TestService.on(stage.pool, { noAuth: true });
+    const open = await TestService.on(stage.pool.ipam, { noAuth: true });
     expect(await open.outcome(`GET ${API}/ip/reservations`, undefined, { headers })).toBe(expected);
     await open.close();
   });
 
   test("changes are made by the user that runs the service", async () => {
-    const open = await TestService.on(stage.pool, { noAuth: true });
+    const open = await TestService.on(stage.pool.ipam, { noAuth: true });
     const answer = await open.send(`POST ${API}/ip/reserve?pool=web`, undefined, { headers: { host: "localhost" } });
     expect(answer.json()).toMatchObject({ createdBy: "root@test" });
     await open.close();

@@ -2,7 +2,7 @@ import type { InjectOptions, LightMyRequestResponse } from "fastify";
 import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
-import type { PoolRun } from "../../../provider/pool/run";
+import type { Ipam } from "../../../provider/ipam/types";
 import type { App, Limits, ServiceContext } from "../../../provider/service/app";
 import type { EventFeed } from "../../../provider/service/events/feed";
 import { openInstance } from "../../../provider/service/instance";
@@ -29,7 +29,7 @@ export class TestService {
   context!: ServiceContext;
 
   static async on(
-    pool: PoolRun,
+    pool: Ipam,
     {
       limits = {},
       noAuth = false,
@@ -59,7 +59,7 @@ export class TestService {
     return service;
   }
 
-  private constructor(readonly pool: PoolRun) {}
+  private constructor(readonly pool: Ipam) {}
 
   /** The text of a new access token. */
   async token(name: string, scopes: AccessTokenInput["scopes"], more: Partial<AccessTokenInput> = {}): Promise<string> {

@@ -1,10 +1,9 @@
 import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/ipam";
-import type { PoolRun } from "../../../provider/pool/run";
+import { openIpam } from "../../../provider/ipam";
+import type { Ipam, LoggedEvent } from "../../../provider/ipam/types";
 import { loggedEventsKey } from "../../../provider/pool/storage/keys";
-import type { LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed } from "../../../provider/service/events/feed";
 import { renderStream } from "../../../provider/service/events/stream";
 import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
@@ -14,12 +13,12 @@ import { TestService } from "./service";
 
 const ACME = { org: "acme", project: "web" };
 
-let pool: PoolRun;
+let pool: Ipam;
 let service: TestService;
 let [url, token, acme] = ["", "", ""];
 
 beforeAll(async () => {
-  pool = await openPool("memory:", { offerTtl: 60, quarantine: 0 });
+  pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
   await createPool(pool, { extents: extents("10.0.0.0/20") });
   await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20") });
   service = await TestService.on(pool);

@@ -1,8 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { AccessTokenInput } from "../../../provider/access";
-import { openPool } from "../../../provider/ipam";
-import type { PoolRun } from "../../../provider/pool/run";
-import type { Extent, Lease, PoolSpec, Request } from "../../../provider/ipam/types";
+import { openIpam } from "../../../provider/ipam";
+import type { Extent, Ipam, Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
 import { TestService } from "./service";
 
@@ -17,7 +16,7 @@ const TENANT_DEFAULTS = { clusterIP: { range: extent("10.96.0.0/12"), prefixLeng
 /** Owners are resources of one stack. Those of other/web and of the operator have `secret` in their names. */
 const owner = (name: string): string => `s/urn:pulumi:prod::shop::overlay:index:T::${name}`;
 
-let pool: PoolRun;
+let pool: Ipam;
 let now: number;
 let service: TestService;
 let token: string;
@@ -28,7 +27,7 @@ let offered: Lease;
 
 beforeEach(async () => {
   now = Date.UTC(2030, 0, 1);
-  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator", clock: () => now });
+  pool = await openIpam("memory:", { offerTtl: 3600, quarantine: 0, actor: "operator", clock: () => now });
   await makePool("web", "192.168.7.0/29", {}, "operator");
   priv = await makePool("priv", "192.168.8.0/29", { tenant: OTHER }, "secret-priv");
   const details = { tenant: OTHER, labels: { secret: "secret" }, data: { secret: "secret" } };

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { openPool } from "../../../provider/ipam";
-import type { Pool, Webhook } from "../../../provider/ipam/types";
+import { openIpam } from "../../../provider/ipam";
+import type { Ipam, Webhook } from "../../../provider/ipam/types";
 import { WebhookDeliveries } from "../../../provider/service/events/deliveries";
 import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../provider/service/events/delivery";
 import { EventFeed } from "../../../provider/service/events/feed";
@@ -24,15 +24,15 @@ afterEach(async () => {
 
 const TIMES: Partial<DeliveryTimes> = { firstRetry: 20, longestRetry: 100, recheck: 50 };
 
-async function newPool(): Promise<Pool> {
-  const pool = await openPool("memory:", { offerTtl: 60, quarantine: 0 });
+async function newPool(): Promise<Ipam> {
+  const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
   await createPool(pool, { extents: extents("10.0.0.0/20") });
   await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20"), tenant: { org: "acme", project: "web" } });
   return pool;
 }
 
 /** What one process does for the webhooks of a store. */
-function startDeliveries(pool: Pool, times: Partial<DeliveryTimes> = {}) {
+function startDeliveries(pool: Ipam, times: Partial<DeliveryTimes> = {}) {
   const failures: string[] = [];
   const feed = new EventFeed(pool, { pollMs: 5 });
   const deliveries = new WebhookDeliveries(pool, feed, {
@@ -51,10 +51,10 @@ async function newReceiver(): Promise<Receiver> {
   return receiver;
 }
 
-const add = (pool: Pool, { url }: Receiver, more: object = {}): Promise<Webhook> =>
+const add = (pool: Ipam, { url }: Receiver, more: object = {}): Promise<Webhook> =>
   createWebhook({ pool, createdBy: "test" }, webhookInput.parse({ url, ...more }));
 
-async function claimAll(pool: Pool, names: string[], from = "pool/p"): Promise<number[]> {
+async function claimAll(pool: Ipam, names: string[], from = "pool/p"): Promise<number[]> {
   const { last } = await pool.events({});
   for (const name of names) await pool.claim(by(name, { pool: from, tenant: { org: "acme", project: "web" } }));
   return names.map((_, i) => last + 1 + i);
