@@ -9,7 +9,7 @@ import type { ApplyRequest } from "../host/reconcile/requests";
 import type { Ipam } from "../ipam";
 import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
-import { buildRequest, readStoreId } from "../lifecycle/lease";
+import { buildRequest } from "../lifecycle/lease";
 import type { Values } from "../lifecycle/values";
 import { itemKey } from "../network/model/items";
 import { networkPool } from "../pool-names";
@@ -60,7 +60,7 @@ type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>
 
 async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
   const deps = { fleet: createFleet(hosts, new Reconciler(), {}) };
-  const store = await readStoreId(pool);
+  const { id: store } = await pool.identity();
   const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
   for (const each of planned) {
     const props = await fillConnections(pool, each, given);
