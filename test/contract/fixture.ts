@@ -42,12 +42,14 @@ export interface Engine {
   actorName?(actor: string): string;
 }
 
+let memories = 0;
+
 /** A memory store is within one process: a second open gets the same one. */
 export function memoryEngine(): Engine {
   const pools = new Map<string, Pool>();
   return {
     name: "memory",
-    newUrl: () => `memory:${pools.size}`,
+    newUrl: () => `memory:${memories++}`,
     open: async (url, terms, clock) => {
       const pool = pools.get(url) ?? (await openPool(url, { ...terms, clock }));
       pools.set(url, pool);

@@ -107,7 +107,11 @@ describe.each(Object.entries(SAMPLES))("%s", (name, { scope, request, others }) 
   test("refuses an expired token and a revoked one", async () => {
     const input = request(await holdForAcme());
     const expired = { name: newName(), scopes: ["admin" as const], expiresIn: 60 };
-    const { text } = await createAccessToken({ pool: stage.pool.ipam, createdBy: "test" }, expired, Date.now() - 61_000);
+    const { text } = await createAccessToken(
+      { pool: stage.pool.ipam, createdBy: "test" },
+      expired,
+      Date.now() - 61_000,
+    );
     expect(await client.outcome(name, input, text)).toBe("UNAUTHENTICATED ACCESS_TOKEN_INVALID");
     const revoked = await tokenWith(["admin"]);
     await revokeAccessToken(stage.pool.ipam, `n${made}`);

@@ -91,40 +91,22 @@ export function promiseContract(engine: Engine): void {
     },
   );
 
-  test("an up stops if the preview of another branch has taken a value that this program was shown", async () => {
-    const { pool, another } = await createFixture(engine);
-    await createPool(pool, small);
-    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
-    expect(firstOf(await pool.offer(main))).toBe(1n);
-    const first = another();
-    expect(firstOf(await first.offer(branch))).toBe(2n);
-    expect(firstOf(await first.offer(requestFor(r, "1")))).toBe(1n);
-    await expect(another().offer(main, { inUp: true })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
-    );
-    // The branch was shown the new value, and goes on with it; so does main after a preview, which says so.
-    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
-    const shown = await another().offer(main);
-    expect([firstOf(shown), shown.warnings?.[0]]).toEqual([2n, expect.stringMatching(/^Runner id 1 .* was promised/)]);
-    const up = another();
-    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
-    expect(await pool.fsck()).toEqual([]);
-  });
-
-  test("a value that another branch had taken is given as shown if it is free again", async () => {
+  test("two branches may be shown one value: the first that is deployed has it, the other's up stops", async () => {
     const { pool, another, pass } = await createFixture(engine);
     await createPool(pool, small);
-    const [main, branch] = [auto(n, "main"), auto(n, "branch", ["1"])];
-    await pool.offer(main);
-    const first = another();
-    await first.offer(branch);
-    await first.offer(requestFor(r, "1"));
-    pass(3000);
-    expect(firstOf(await another().offer(branch))).toBe(2n);
-    pass(601); // the offer to r expires
-    expect(firstOf(await another().offer(main, { inUp: true }))).toBe(1n);
-    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
+    const [main, branch] = [auto(n, "main"), { ...requestFor(r, "1"), program: "branch" }];
+    expect(firstOf(await pool.offer(main))).toBe(1n);
+    expect(firstOf(await another().offer(auto(n, "branch", ["1"])))).toBe(2n);
+    expect(firstOf(await another().offer(branch))).toBe(1n);
+    const up = another();
+    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
+    const held = await up.claim({ ...main, want: extents("1") });
+    const stale = another().offer(branch, { inUp: true, movesAway: () => false });
+    await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 1", "IPReservation r", "::n"));
+    pass(3601);
+    await pool.release("pool/p", held.leaseId);
+    pass(301);
+    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -157,9 +139,9 @@ export function promiseContract(engine: Engine): void {
     const main = another();
     expect(firstOf(await main.offer(by(r)))).toBe(1n);
     expect(firstOf(await main.offer(requestFor(n, "2")))).toBe(2n);
-    await expect(another().offer(onBranch(requestFor(r, "2")), { inUp: true })).rejects.toMatchObject(
-      refusal("PLAN_STALE", "Runner id 2"),
-    );
+    await main.claim(requestFor(n, "2"));
+    const stale = another().offer(onBranch(requestFor(r, "2")), { inUp: true, movesAway: () => false });
+    await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 2"));
     expect(await pool.fsck()).toEqual([]);
   });
 

@@ -1,5 +1,4 @@
-import { openPool } from "../../../provider/ipam";
-import { by, createPool, extents, firstOf } from "../fixture";
+import { by, createPool, extents, firstOf, openPool } from "../fixture";
 
 /** A worker process: opens the pool at a URL, claims so many values, and prints them. */
 async function main([url, name, count, width]: string[]): Promise<void> {

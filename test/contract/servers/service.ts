@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Caller } from "../../../provider/access/caller";
-import type { PoolRun } from "../../../provider/pool/run";
+import type { Ipam } from "../../../provider/ipam/types";
 import type { App, Limits } from "../../../provider/service/app";
 import { openInstance } from "../../../provider/service/instance";
 import { createLog } from "../../../provider/service/log";
@@ -20,7 +20,7 @@ export interface Service {
 
 /** Every request is of this caller; without one, by the access tokens in the store. */
 export async function serveInProcess(
-  pool: PoolRun,
+  pool: Ipam,
   { tls, caller, limits = {} }: { tls?: Certificate; caller?: Caller; limits?: Partial<Limits> } = {},
 ): Promise<Service> {
   const lines: string[] = [];

@@ -111,7 +111,7 @@ test("a value that another resource of the stack holds is offered only while tha
     refusal("IP_IN_USE", address("old").owner),
   );
   const offer = await later.offer(address("new"));
-  expect(offer).toMatchObject({ state: "offered", waitsFor: [expect.any(String)] });
+  expect(offer).toMatchObject({ state: "offered", afterLease: [expect.any(String)] });
   await expect(later.claim(address("new"))).rejects.toMatchObject(refusal("PLAN_STALE", address("old").owner));
 
   const old = (await later.find("pool/p", { owner: address("old").owner }))!;
