@@ -284,7 +284,8 @@ export class LocalIpam implements Ipam {
     const { events = [], head } = await this.#rows(found);
     const last = head.lastEvent;
     if (after === undefined || after === last) return { events: [], last };
-    if (events.length === 0 || after > last || events[0]!.id !== after + 1) throw eventsLostError(after, last);
+    const isLost = events[0]?.id !== after + 1 && !(events[0] && this.core.engine.hasEventGaps);
+    if (isLost || after > last) throw eventsLostError(after, last);
     return { events, last };
   }
 

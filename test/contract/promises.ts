@@ -102,7 +102,7 @@ export function promiseContract(engine: Engine): void {
     expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
     const held = await up.claim({ ...main, want: extents("1") });
     const stale = another().offer(branch, { inUp: true, movesAway: () => false });
-    await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 1", "IPReservation r", "::n"));
+    await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 1", "IPReservation r", n));
     pass(3601);
     await pool.release("pool/p", held.leaseId);
     pass(301);

@@ -10,13 +10,16 @@ export interface Engine {
   readonly readOnly: boolean;
   /** For messages. */
   readonly place: string;
+  /** Ids of events grow, but not one by one. If events after an id are no longer kept, none are answered. */
+  readonly hasEventGaps?: boolean;
   /** Requests that fit into one transaction; default: any number. */
   readonly maxBatch?: number;
   /**
    * Begins a transaction: locks the rows of these pools until its end, and loads what the queries find after that. Names without a row get one
-   * (`PoolRow` without a spec) if the transaction writes. `locks` are sorted. Absent: a read without locks, of one moment.
+   * (`PoolRow` without a spec) if the transaction writes. `locks` are sorted. Absent: a read without locks, of one moment. `all`: after all other
+   * transactions that write have ended.
    */
-  begin(queries: Query[], locks?: string[]): Awaitable<Transaction>;
+  begin(queries: Query[], locks?: string[] | "all"): Awaitable<Transaction>;
   /** After conflicts: waits until this process is the only one that commits, and returns what ends that. For progress only. */
   lock?(): Promise<() => Promise<void>>;
   /** What is wrong with the clock of the store, if anything; `repair`: accepts its present time. */
@@ -117,7 +120,13 @@ export type Query =
   | { of: "epoch"; version: number }
   | { of: "documents"; kind: DocumentKind }
   /** Events after this id; of one pool, from this time on. */
-  | { of: "events"; after: number; limit: number; pool?: string; since?: number };
+  | { of: "events"; after: number; limit: number; pool?: string; since?: number }
+  /** For copies of a store: rows of a table, by key, after those of an earlier page (its `next`). */
+  | { of: "table"; table: CopiedTable; after?: string; limit: number };
+
+/** All tables but those that follow from them. */
+export const COPIED = ["epoch", "pool", "lease", "free_range", "offer", "event", "document", "secret"] as const;
+export type CopiedTable = (typeof COPIED)[number];
 
 export interface Rows {
   pools?: PoolRow[];
@@ -130,6 +139,8 @@ export interface Rows {
   free?: { query: Query & { of: "free" }; rows: { first: bigint; last: bigint }[] }[];
   /** One entry for each query for active pools. */
   active?: string[];
+  /** One entry for each query of a table. `next`: there may be more rows. */
+  tables?: { rows: object[]; next?: string }[];
 }
 
 /** `deleted` rows are as the store has them. */
@@ -153,9 +164,13 @@ export interface Changes {
   /** Begins if the present epoch is older than a second. */
   nextEpoch: string;
   /** Replaces these fields of the head. */
-  head?: Partial<Pick<Head, "id" | "layout" | "version" | "epoch" | "epochSince" | "move">>;
+  head?: Partial<Omit<Head, "move">> & { move?: string | undefined };
   /** Removes all epochs, and begins this one. */
   resetEpochs?: EpochRow;
+  /** Only the head of the store stays. */
+  clear?: boolean;
+  /** Rows of another store, as they are. */
+  log?: { epochs: EpochRow[]; events: LoggedEvent[] };
 }
 
 export interface Commit extends StoreVersion {

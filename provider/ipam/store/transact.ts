@@ -43,6 +43,8 @@ export interface Guard {
 
 /** How long a transaction is tried. */
 const PATIENCE_MS = 30_000;
+/** After so many, a transaction takes the lock of the engine, if that has one. */
+const MOST_CONFLICTS = 3;
 
 /**
  * Runs decisions in one transaction: locks and loads, decides, applies. A decision that throws is taken back alone. One that needs more locks or
@@ -52,6 +54,7 @@ export async function transact(engine: Engine, batch: Work[], guard: Guard): Pro
   const deadline = Date.now() + PATIENCE_MS;
   const locks = new Set(batch.flatMap((work) => work.locks));
   for (let conflicts = 0; ; ) {
+    const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
     try {
       const decided = await attempt(engine, batch, guard, locks);
       if (decided !== "more locks") return decided;
@@ -61,6 +64,8 @@ export async function transact(engine: Engine, batch: Work[], guard: Guard): Pro
       guard.onConflict?.();
       conflicts++;
       await sleep(Math.random() * Math.min(2 ** conflicts, error instanceof Conflict ? 50 : 500));
+    } finally {
+      await unlock?.();
     }
   }
 }
@@ -113,7 +118,7 @@ async function decideOnServer(
   try {
     guard.check(tx, true);
     const state = new State(tx.now, locks);
-    state.absorb(queries, tx.rows);
+    state.absorb([...queries, ...[...locks].map((name): Query => ({ of: "pool", name }))], tx.rows);
     for (;;) {
       const outcomes = decideAll(state, tx.head, batch);
       if (state.missingLocks.length > 0) {

@@ -133,7 +133,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
         type: "IPReservation",
         program: "main",
       });
-      await pool.release(offer.pool, offer.leaseId);
+      await pool.withdraw("probe", "main", offer.pool);
       return expect({ [step.runner!]: [ipOf(offer)] }).toEqual(step.result);
     }
     case "info": {

@@ -75,6 +75,7 @@ async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<Over
 const LOCK_TIMEOUT_MS = 30_000;
 
 class EtcdEngine implements Engine {
+  readonly hasEventGaps = true;
   readonly place: string;
   readonly #clock: ClusterClock;
   readonly #machineTime: () => number;

@@ -3,74 +3,8 @@ import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
-import { Model } from "./model";
 
 const engine = memoryEngine();
-
-const owner = fc.constantFrom("a", "b", "c", "d", "e", "f");
-const value = fc.integer({ min: 1, max: 6 }).map(BigInt);
-const step = fc.oneof(
-  fc.record({
-    op: fc.constantFrom("offer" as const, "claim" as const),
-    owner,
-    want: fc.option(value),
-    ttl: fc.option(fc.constantFrom(60, 900)),
-  }),
-  fc.record({ op: fc.constant("release" as const), owner }),
-  fc.record({ op: fc.constant("use" as const), owner }),
-  fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 599, 601, 3601) }),
-);
-
-/** The owner's own offer, for another request, has expired: its value is the lowest free one. */
-const OWN_OFFER_EXPIRED: Step[] = [
-  { op: "offer", owner: "e", want: 1n, ttl: null },
-  { op: "pass", seconds: 3601 },
-  { op: "offer", owner: "e", want: null, ttl: null },
-];
-
-test("a simple model and the pool agree on every answer, and the range stays partitioned", async () => {
-  await fc.assert(
-    fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
-      const made = await createFixture(engine);
-      await createPool(made.pool, { kind: "id", extents: extents("1-6"), reserved: extents("4") });
-      const model = new Model([1n, 2n, 3n, 5n, 6n], [4n]);
-      for (const one of steps) {
-        expect(await answer(made, one)).toEqual(model.answer(one));
-        expect(await made.pool.fsck()).toEqual([]);
-      }
-      const held = (await made.pool.leases("pool/p")).filter(({ state }) => state !== "quarantined");
-      expect(held.map(({ owner, extents }) => [owner, extents[0]!.first])).toEqual(model.held());
-    }),
-    { numRuns: 300, examples: [[OWN_OFFER_EXPIRED]] },
-  );
-});
-
-type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
-
-async function answer({ pool, pass }: Fixture, one: Step): Promise<unknown> {
-  pass(0.001);
-  if (one.op === "pass") return pass(one.seconds);
-  if (one.op === "offer" || one.op === "claim") {
-    const want = one.want === null ? {} : { want: [{ first: one.want, last: one.want }] };
-    const request: Request = {
-      pool: "pool/p",
-      owner: one.owner,
-      type: "T",
-      program: "main",
-      ...want,
-      ...(one.ttl && { ttl: one.ttl }),
-    };
-    const made = one.op === "offer" ? pool.offer(request) : pool.claim(request);
-    return made.then(
-      (lease) => lease.extents[0]!.first,
-      (error: OverlayError) => error.code,
-    );
-  }
-  const lease = await pool.find("pool/p", { owner: one.owner });
-  if (!lease) return undefined;
-  if (one.op === "release") return pool.release("pool/p", lease.leaseId);
-  return lease.state === "offered" ? undefined : (await pool.amend("pool/p", lease.leaseId, { state: "used" })).state;
-}
 
 /** Random operations on a pool and its child pools: the store stays sound and no committed lease changes. */
 const text = fc.constantFrom("a", "b", "c", "d");
