@@ -1,4 +1,4 @@
-import { closeSync, fdatasyncSync, openSync } from "node:fs";
+import { closeSync, fdatasyncSync, openSync, statSync } from "node:fs";
 import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { OverlayError } from "../../errors";
@@ -111,6 +111,22 @@ export class WriteAheadLog {
     if (this.#file !== undefined) closeSync(this.#file);
   }
 }
+
+/** Throws once the path no longer has the file of now: what this process wrote to that one, no other process would see. */
+export function guardReplacement(path: string): () => void {
+  const { dev, ino } = statSync(path);
+  return () => {
+    const found = statSync(path, { throwIfNoEntry: false });
+    if (found?.ino !== ino || found.dev !== dev) throw replacedError(path);
+  };
+}
+
+const replacedError = (path: string): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `The pool file ${path} was removed or replaced while this process had it open. Nothing is given out.`,
+    "Restart this process once the right file is there.",
+  );
 
 export const unavailable = (path: string, cause: unknown): OverlayError => {
   const what = `The pool file ${path} cannot be used: ${(cause as Error).message}.`;

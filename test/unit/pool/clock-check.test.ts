@@ -2,11 +2,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { judgeClock } from "../../../provider/pool/engines/clock-check";
-import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
-import { StoredPool } from "../../../provider/pool/pool";
-import type { Store } from "../../../provider/pool/storage/store";
-import { by, createPool, extents } from "../../contract/fixture";
+import { LocalIpam } from "../../../provider/ipam/ipam";
+import { judgeClock } from "../../../provider/ipam/store/clock-check";
+import { openSqlite } from "../../../provider/ipam/store/sqlite";
+import type { Engine } from "../../../provider/ipam/store/store";
+import { by, createPool, extents, type Pool, poolOf } from "../../contract/fixture";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
 
@@ -27,19 +27,19 @@ test.each([
 /** A machine whose clock can be set, with processes that share a file. */
 let machine: { wall: number; boot: string; uptime: number };
 let folder: string;
-const open: Store[] = [];
+const open: Engine[] = [];
 const pass = (ms: number) => {
   machine.wall += ms;
   machine.uptime += ms;
 };
 
-async function newProcess(): Promise<{ pool: StoredPool; store: Store }> {
-  const store = await openSqliteStore(join(folder, "pool.db"), {
+async function newProcess(): Promise<{ pool: Pool; store: Engine }> {
+  const store = await openSqlite(join(folder, "pool.db"), {
     clock: () => machine.wall,
     bootTime: () => ({ boot: machine.boot, uptime: machine.uptime }),
   });
   open.push(store);
-  return { store, pool: new StoredPool(store, { offerTtl: 3600, quarantine: 0 }) };
+  return { store, pool: poolOf(new LocalIpam(store, { offerTtl: 3600, quarantine: 0 })) };
 }
 
 beforeEach(async () => {

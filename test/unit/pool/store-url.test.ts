@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
+import { openEngine } from "../../../provider/ipam";
 import { parseServiceUrl } from "../../../provider/ipam/remote/url";
-import { parseEtcdUrl } from "../../../provider/pool/engines/etcd/url";
-import { parsePostgresUrl } from "../../../provider/pool/engines/postgres/url";
+import { parseEtcdUrl } from "../../../provider/ipam/store/etcd/url";
+import { parsePostgresUrl } from "../../../provider/ipam/store/postgres-url";
 
 type Mode = "plain" | "unverified" | "authority only" | "verified";
 
@@ -122,4 +123,8 @@ describe("a service", () => {
     expect(() => parseServiceUrl(url)).toThrow(/^SETTING_INVALID: (?!.*hidden)/);
     expect(() => parseServiceUrl(url)).toThrow(reason);
   });
+});
+
+test.each(["postgress://x/y", "nonsense", "", "sqlite:"])("the store '%s' is not a setting", async (url) => {
+  await expect(openEngine(url)).rejects.toMatchObject({ code: "SETTING_INVALID" });
 });
