@@ -1,9 +1,9 @@
 import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../errors";
-import { checkStore, openIpam, openStore, placeOf } from "../ipam";
+import { checkStore, openEngine, openIpam, placeOf } from "../ipam";
+import { TABLES } from "../ipam/store/schema";
 import { keyRing, STORED_KEYS, withKeys } from "../ipam/token";
-import { ensureMovable } from "../pool/storage/layout";
-import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
+import { move, reopen, type Site, snapshot } from "../ipam/transfer";
 import { command, group, readSecret, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
@@ -21,28 +21,29 @@ export const checkCommand = () =>
       }),
     );
 
-/** Pools, leases, history, version, and how far webhooks have come. Nearly all other rows are derived from them. */
-const SOURCE_KEYS = /^[plhvr](\/|$)/;
-const SECRET_KEYS = /^k\//;
-
 export const dumpCommand = () =>
-  command("dump", "Print a consistent snapshot of the store, one JSON object per line, without secrets.")
-    .option("--all", "also derived rows")
-    .action(
-      withSettings<{ all?: boolean }>(async (settings, _out, { all = false }) => {
-        const store = await openStore(settings.store, settings);
-        const rows = await snapshot(store).finally(() => store.close());
-        for (const [key, value] of rows) {
-          if (SECRET_KEYS.test(key)) printRow({ key, secret: true });
-          else if (all || SOURCE_KEYS.test(key)) printRow({ key, value: parseStoredRow(value) });
+  command("dump", "Print a consistent snapshot of the store, one JSON object per line, without secrets.").action(
+    withSettings(async ({ store }) => {
+      const engine = await openEngine(store);
+      try {
+        for await (const found of snapshot(engine)) {
+          if ("head" in found) printRow("store", { one: 1, ...found.head });
+          else for (const row of found.rows) printRow(found.table, row);
         }
-      }),
-    );
+      } finally {
+        await engine.close();
+      }
+    }),
+  );
 
-const printRow = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
-
-/** Most rows are JSON; the others are one word. */
-const parseStoredRow = (value: string): unknown => (/^[{[]/.test(value) ? JSON.parse(value) : value);
+/** The columns that are not NULL. Texts of documents are secret, such as those of webhooks, but for how far these have come. */
+function printRow(name: string, row: object): void {
+  const { columns, encode } = TABLES.find((table) => table.name === name)!;
+  const stored = encode(row).map((value, i) => [columns[i]!.name, value]);
+  const isSecret = "kind" in row && row.kind !== "delivery";
+  const shown = stored.filter(([column, value]) => value !== null && !(isSecret && column === "value"));
+  process.stdout.write(`${jsonLine({ table: name, ...Object.fromEntries(shown) })}\n`);
+}
 
 /** The key ring that signs and verifies tokens. With a copy of it, tokens stay valid after the store is lost. */
 export const keysCommand = () =>
@@ -137,19 +138,13 @@ export const migrateCommand = () =>
     .action(
       withSettings<Files>(async (settings, out, files, ...words) => {
         const [from, to] = await readUrls(files, words);
-        const source = await openStore(from, settings);
-        await ensureMovable(source).catch(async (error: unknown) => {
-          await source.close();
-          throw error;
-        });
-        const target = await openStore(to, settings).catch(async (error: unknown) => {
-          await source.close();
-          throw error;
-        });
-        const sites = [source, target].map((store, i) => ({ store, place: placeOf([from, to][i]!) })) as [Site, Site];
-        const { rows, closedMs } = await runInterruptibly((signal) => move(...sites, { signal })).finally(() =>
-          Promise.all([source.close(), target.close()]),
+        const source: Site = { engine: await openEngine(from), place: placeOf(from) };
+        const moving = openEngine(to).then((engine) =>
+          runInterruptibly((signal) => move(source, { engine, place: placeOf(to) }, { signal })).finally(() =>
+            engine.close(),
+          ),
         );
+        const { rows, closedMs } = await moving.finally(() => source.engine.close());
         const closedSeconds = Math.ceil(closedMs) / 1000;
         const pool = await openIpam(to, settings);
         const [findings, pools] = [await pool.fsck(), await pool.pools()];
@@ -174,8 +169,8 @@ export const migrateCommand = () =>
 export const reopenCommand = () =>
   command("reopen", "Open a store again after a `store migrate` from it was killed.").action(
     withSettings(async (settings, out) => {
-      const store = await openStore(settings.store, settings);
-      await reopen(store).finally(() => store.close());
+      const engine = await openEngine(settings.store);
+      await reopen(engine).finally(() => engine.close());
       out.note("The store is open. The next `store migrate` replaces what the killed one has copied.");
     }),
   );

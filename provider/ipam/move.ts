@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import { tryParseJson } from "../json";
 import { type Head, LAYOUT } from "./store/store";
 
 /** Why a store takes no writes: all rows were moved `to` another store, or are being moved here `from` one. */
@@ -13,8 +14,13 @@ const moveState = z.object({
 });
 export type MoveState = z.output<typeof moveState>;
 
-export const readMoveState = ({ move }: Pick<Head, "move">): MoveState =>
-  move === undefined ? {} : moveState.parse(JSON.parse(move));
+export function readMoveState({ move }: Pick<Head, "move">): MoveState {
+  if (move === undefined) return {};
+  const { data, success } = moveState.safeParse(tryParseJson(move));
+  if (success) return data;
+  const fix = "It was damaged, or written by another program: restore the store from a backup.";
+  throw new OverlayError("STORE_CORRUPT", "What the store says about a move of it is not valid.", fix);
+}
 
 /** Rejects a store that this program cannot read, or that was moved. */
 export function mustBeOpen(head: Head, { isWrite, allowMoved }: { isWrite: boolean; allowMoved: boolean }): void {

@@ -24,8 +24,8 @@ export function nextHead(before: Head, { isVersion, nextEpoch, events, head = {}
     ...(isVersion && { version: before.version + 1 }),
     ...(isNewEpoch && { epoch: nextEpoch, epochSince: now }),
     lastEvent: before.lastEvent + events.length,
-    at: Math.max(before.at, now),
     ...head,
+    at: Math.max(before.at, now, head.at ?? 0),
   };
 }
 

@@ -1,7 +1,7 @@
 import type { QueryConfig } from "pg";
 import { TRIM_EPOCHS, TRIM_EVENTS } from "./head";
 import { type Ask, expand, type Statement } from "./queries";
-import { events, freeRanges } from "./schema";
+import { events, freeRanges, store, TABLES } from "./schema";
 import type { Changes } from "./store";
 import { EPOCH_MS, KEPT_MS } from "./store";
 import { columnNames, onConflict, type Table } from "./table";
@@ -43,6 +43,15 @@ export class Statements {
       [names],
       () => "SELECT {pool.*} FROM {pool} AS pool WHERE name = ANY ($1::text[]) ORDER BY name FOR NO KEY UPDATE",
     );
+
+  /** Waits for all transactions that have locked a pool, and keeps others from it. */
+  lockAll = (): Named => this.#named("lock all", [], () => "LOCK TABLE {pool} IN EXCLUSIVE MODE");
+
+  clearAll = (): Named =>
+    this.#named("clear all", [], () => {
+      const names = TABLES.map(({ name }) => name).filter((name) => name !== store.name);
+      return `TRUNCATE ${names.map((name) => `{${name}}`).join(", ")}`;
+    });
 
   /** The time, and the row of the store. `isWrite`: also the id of the transaction. */
   head = (isWrite: boolean): Named =>
@@ -112,9 +121,13 @@ export class Statements {
   replaceHead = (head: NonNullable<Changes["head"]>): Named =>
     this.#named(
       "replace head",
-      [head.id, head.layout, head.version, head.epoch, head.epochSince, "move" in head, head.move],
+      [
+        ...[head.id, head.layout, head.version, head.epoch, head.epochSince, "move" in head, head.move],
+        ...[head.lastEvent, head.at],
+      ],
       () => `UPDATE {store} SET id = coalesce($1, id), layout = coalesce($2, layout), version = coalesce($3, version),
-        epoch = coalesce($4, epoch), epoch_since = coalesce($5, epoch_since), move = CASE WHEN $6::boolean THEN $7 ELSE move END
+        epoch = coalesce($4, epoch), epoch_since = coalesce($5, epoch_since), move = CASE WHEN $6::boolean THEN $7 ELSE move END,
+        last_event = coalesce($8, last_event), at = greatest(at, $9)
         RETURNING version, epoch, last_event`,
     );
 

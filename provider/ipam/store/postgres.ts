@@ -104,7 +104,7 @@ class PostgresEngine implements Engine {
     this.statements = new Statements(prefixOf(address));
   }
 
-  async begin(queries: Query[], locks?: string[]): Promise<Transaction> {
+  async begin(queries: Query[], locks?: string[] | "all"): Promise<Transaction> {
     if (locks && this.readOnly) throw readOnlyError(this.place);
     const connection = await this.connect();
     try {
@@ -115,10 +115,12 @@ class PostgresEngine implements Engine {
     }
   }
 
-  async #begin(connection: Connection, queries: Query[], locks: string[] | undefined): Promise<Transaction> {
+  async #begin(connection: Connection, queries: Query[], given: string[] | "all" | undefined): Promise<Transaction> {
     const { statements } = this;
-    const isWrite = locks !== undefined;
-    const toLock = locks?.length ? [statements.addPools(locks), statements.lockPools(locks)] : [];
+    const isWrite = given !== undefined;
+    const locks = given === "all" ? [] : (given ?? []);
+    const toLockAll = given === "all" ? [statements.lockAll()] : [];
+    const toLock = locks.length > 0 ? [statements.addPools(locks), statements.lockPools(locks)] : toLockAll;
     const found = new Lookup(statements, queries, this.options.clock?.());
     const answers = await connection.send([
       { text: isWrite ? BEGIN : BEGIN_TO_READ },
@@ -128,8 +130,8 @@ class PostgresEngine implements Engine {
       statements.head(isWrite),
     ]);
     const rest = answers.slice(1 + toLock.length);
-    const locked = toLock.length > 0 ? answers[2]!.rows : [];
-    if (locked.length < (locks?.length ?? 0)) throw new Conflict("A pool was deleted while its row was locked.");
+    const locked = locks.length > 0 ? answers[2]!.rows : [];
+    if (locked.length < locks.length) throw new Conflict("A pool was deleted while its row was locked.");
     const [row] = rest.at(-1)!.rows as Stored[];
     if (!row) throw noHead(this.place);
     const head = toHead(row);
@@ -304,6 +306,7 @@ class PostgresTransaction implements Transaction {
     const writes = writesOf(changes);
     const { head, resetEpochs } = changes;
     return [
+      ...(changes.clear ? [statements.clearAll()] : []),
       ...statements.clear(changes.free),
       ...writes.flatMap((write) => statements.delete(write)),
       ...writes.flatMap((write) => statements.put(write)),

@@ -1,6 +1,6 @@
 import { hex } from "./columns";
 import { documents, epochs, events, freeRanges, leases, offers, pools, secrets, TABLES } from "./schema";
-import type { Query, Rows } from "./store";
+import { COPIED, type Query, type Rows } from "./store";
 import type { Stored, Table } from "./table";
 
 /**
@@ -193,11 +193,39 @@ const STATEMENTS = {
   ),
 } satisfies Record<string, Statement>;
 
+type KeyColumn = Pick<Table["columns"][number], "name" | "column">;
+
+const keyColumns = ({ key, columns }: Table): KeyColumn[] => key.map((name) => columns.find((it) => it.name === name)!);
+
+/** A page of a whole table. */
+function pageOf(table: Table): Statement {
+  const [{ name }, key] = [table, table.key.join(", ")];
+  const types = keyColumns(table).map(({ name, column }) => [name, column.sqlite === "TEXT" ? TEXT : NUMBER] as const);
+  const after = table.key.map((column) => `:${column}`).join(", ");
+  const text = `SELECT {${name}.*} FROM {${name}} AS ${name} WHERE (${key}) > (${after}) ORDER BY ${key} LIMIT :limit`;
+  return statement(table, { ...Object.fromEntries(types), limit: NUMBER }, text, table.key.join(", found."));
+}
+
+const PAGES = new Map(COPIED.map((name) => [name, pageOf(TABLES.find((table) => table.name === name)!)]));
+
+/** The key of the last row, as text. */
+const positionAfter = ({ key }: Table, row: Stored): string => JSON.stringify(key.map((column) => row[column]));
+
+function askForPage(query: Query & { of: "table" }): Ask {
+  const statement = PAGES.get(query.table)!;
+  const first = keyColumns(statement.table).map(({ column }) => (column.sqlite === "TEXT" ? "" : -1));
+  const after: (string | number)[] = query.after === undefined ? first : JSON.parse(query.after);
+  return { name: `page of ${query.table}`, statement, values: [...after, query.limit], query };
+}
+
 type Name = keyof typeof STATEMENTS;
 type Values = Record<string, string | number | bigint | undefined>;
 
 /** For tests. */
-export const statements: Record<string, Statement> = STATEMENTS;
+export const statements: Record<string, Statement> = {
+  ...STATEMENTS,
+  ...Object.fromEntries([...PAGES].map(([name, page]) => [`page of ${name}`, page])),
+};
 
 /** The end of the names with a prefix. */
 const afterPrefix = (prefix: string): string => `${prefix}\u{10ffff}`;
@@ -225,6 +253,8 @@ export function askFor(query: Query, now: number | undefined): Ask[] {
       return [ask(query.kind === "secret" ? "secrets" : "documents")];
     case "events":
       return [query.pool === undefined ? ask("events") : ask("eventsIn", { ...query, since: query.since ?? 0 })];
+    case "table":
+      return [askForPage(query)];
     default:
       return [ask(query.of)];
   }
@@ -243,6 +273,11 @@ export const expand = (text: string, prefix: string): string =>
     return columns ? read.map((field) => `${name}.${field.name}`).join(", ") : prefix + name;
   });
 
+const decode = (table: Table, stored: Stored): object => ({
+  ...(table === secrets && { kind: "secret" }),
+  ...(table.decode(stored) as object),
+});
+
 /** Decodes what was found, and adds it. Rows that several queries find come once. */
 export class Found {
   readonly rows: Rows = {};
@@ -257,11 +292,18 @@ export class Found {
     } else if (query.of === "activePools") {
       rows.active ??= [];
       rows.active.push(...stored.map((row) => pools.decode(row).name));
+    } else if (query.of === "table") {
+      const [list, last] = [stored.map((row) => decode(table, row)), stored.at(-1)];
+      rows.tables ??= [];
+      rows.tables.push({
+        rows: list,
+        ...(last && list.length === query.limit && { next: positionAfter(table, last) }),
+      });
     } else for (const row of stored) this.addRow(table, row);
   }
 
   addRow(table: Table, stored: Stored): void {
-    if (this.#isNew(table, stored)) this.#put(table, table.decode(stored));
+    if (this.#isNew(table, stored)) this.#put(table, decode(table, stored));
   }
 
   #isNew({ name, key }: Table, stored: Stored): boolean {
@@ -271,10 +313,10 @@ export class Found {
     return isNew;
   }
 
-  #put(table: Table, row: unknown): void {
+  #put(table: Table, row: object): void {
     const field = LISTS.get(table)!;
     this.rows[field] ??= [];
-    (this.rows[field] as unknown[]).push(table === secrets ? { kind: "secret", ...(row as object) } : row);
+    (this.rows[field] as unknown[]).push(row);
   }
 }
 

@@ -11,6 +11,7 @@ import { isGeneric, lockTimedOut, noFreeRange, noTables, readOnlyError, translat
 import {
   canWrite,
   type Database,
+  guardReplacement,
   loadSqlite,
   rejectNetworkFileSystem,
   type SqliteModule,
@@ -56,9 +57,9 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   const { clock = Date.now } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const sqlite = await loadSqlite();
-  const connect = (db: Database, readOnly: boolean, log?: WriteAheadLog) => {
+  const connect = (db: Database, readOnly: boolean, file: Partial<Connection> = {}) => {
     const time = new SqliteClock(db, path, clock, getBootTime, readOnly);
-    return new SqliteEngine({ db, path, statements: new Statements(db), clock: time, log }, readOnly);
+    return new SqliteEngine({ db, path, statements: new Statements(db), clock: time, ...file }, readOnly);
   };
   if (/^:?memory:/.test(path)) {
     const db = memoryNamed(sqlite, path);
@@ -70,8 +71,8 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   return retryWhileLocked(path, options.lockTimeout, () => {
     const db = new sqlite.DatabaseSync(path, { readOnly });
     try {
-      const log = prepareFile(db, path, readOnly);
-      return connect(db, readOnly, log);
+      const checkFile = guardReplacement(path);
+      return connect(db, readOnly, { checkFile, log: prepareFile(db, path, readOnly) });
     } catch (error) {
       db.close();
       throw error;
@@ -161,6 +162,8 @@ interface Connection {
   clock: SqliteClock;
   /** If SQLite does not sync by itself. */
   log?: WriteAheadLog | undefined;
+  /** Throws if the file is not at its path any more. */
+  checkFile?(): void;
 }
 
 class SqliteEngine implements Engine {
@@ -173,13 +176,13 @@ class SqliteEngine implements Engine {
     this.place = connection.path;
   }
 
-  begin(queries: Query[], locks?: string[]): Transaction {
+  begin(queries: Query[], locks?: string[] | "all"): Transaction {
     const { db, path, statements } = this.connection;
     if (locks && this.readOnly) throw readOnlyError(path);
     return translated(path, () => {
       statements.of(locks ? "BEGIN IMMEDIATE" : "BEGIN").run();
       try {
-        return new SqliteTransaction(this.connection, queries, locks ?? []);
+        return new SqliteTransaction(this.connection, queries, locks === "all" ? [] : (locks ?? []));
       } catch (error) {
         rollBack(db);
         throw error;
@@ -242,6 +245,7 @@ class SqliteTransaction implements Transaction {
     locks: string[],
   ) {
     const { clock, statements } = connection;
+    connection.checkFile?.();
     this.now = clock.check();
     const { one: _, ...head } = store.decode(
       statements.of("SELECT {store.*} FROM {store} WHERE one = 1").get() as Stored,
@@ -285,6 +289,8 @@ class SqliteTransaction implements Transaction {
   #write(changes: Changes): void {
     const { statements, path } = this.connection;
     for (const row of this.#newPools) statements.put(pools, row);
+    for (const { name } of changes.clear ? TABLES : [])
+      if (name !== store.name) statements.of(`DELETE FROM {${name}}`).run();
     for (const { pool, zone } of changes.free.cleared)
       statements.of("DELETE FROM {free_range} WHERE pool = ? AND zone = ?").run(pool, zone);
     const writes = writesOf(changes);

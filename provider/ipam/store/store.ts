@@ -59,7 +59,7 @@ export interface Head {
   /** The time of the last commit. */
   at: number;
   /** Why nothing may be written, as JSON: see `move.ts`. */
-  move?: string;
+  move?: string | undefined;
 }
 
 /** Versions from `first` on were committed in this epoch. Every second with commits begins one. */
@@ -164,7 +164,7 @@ export interface Changes {
   /** Begins if the present epoch is older than a second. */
   nextEpoch: string;
   /** Replaces these fields of the head. */
-  head?: Partial<Omit<Head, "move">> & { move?: string | undefined };
+  head?: Partial<Head>;
   /** Removes all epochs, and begins this one. */
   resetEpochs?: EpochRow;
   /** Only the head of the store stays. */

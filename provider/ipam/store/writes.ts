@@ -2,6 +2,8 @@ import { type LeaseRow, type OfferRow, portText, sharingKeyOf } from "../decide/
 import { positionOf } from "../extents";
 import {
   documents,
+  epochs,
+  events,
   freeRanges,
   type LeaseName,
   type LeasePort,
@@ -31,7 +33,14 @@ export interface Write {
 }
 
 /** In an order in which nothing waits for rows of another transaction that waits for rows of this one. */
-export function writesOf({ pools: pool, leases: lease, offers: offer, documents: document, free }: Changes): Write[] {
+export function writesOf({
+  pools: pool,
+  leases: lease,
+  offers: offer,
+  documents: document,
+  free,
+  log,
+}: Changes): Write[] {
   const all: Write[] = [
     writeTo(pools, pool),
     writeTo(leases, { ...lease, put: lease.put.map(toStoredLease) }),
@@ -43,6 +52,8 @@ export function writesOf({ pools: pool, leases: lease, offers: offer, documents:
     derived<OfferRow, OfferName>(offerNames, offerNamesOf, offer),
     writeTo(secrets, only(document, true)),
     writeTo(documents, only(document, false)),
+    writeTo(epochs, { put: log?.epochs ?? [], deleted: [] }),
+    writeTo(events, { put: log?.events ?? [], deleted: [] }),
   ];
   return all.filter(({ deleted, put }) => deleted.length + put.length > 0);
 }

@@ -82,10 +82,10 @@ export class Committer {
   }
 
   /** Events of a commit with several parts. */
-  async findEvents(stem: (string | number)[], id: string): Promise<LoggedEvent[]> {
+  async findEvents(stem: (string | number)[], id: string, offset: number): Promise<LoggedEvent[]> {
     const { found } = await this.kv.txn([], [get(this.keys.below("event", ...stem))]);
     const own = found[0]!.filter(({ key }) => lastComponents(key, 2)[0] === id);
-    return own.flatMap(eventsAt).sort((a, b) => a.id - b.id);
+    return own.flatMap((entry) => eventsAt(entry, offset)).sort((a, b) => a.id - b.id);
   }
 
   /** Forgets outcomes of old commits, and parts of those that were never made. */

@@ -16,7 +16,7 @@ import type { KeyRange } from "./kv";
  *     head                                   put by each version commit. How often it was put is the version of the store
  *     epoch, epochs/MAX-FIRST                the present epoch, and all of them, the newest first
  *     events                                 put by each commit with events
- *     event/HEAD/AT/COUNT/COMMIT/N           events of a commit; HEAD: the revision of `head` that it has read
+ *     event/HEAD/AT/COUNT/COMMIT/N           events of a commit; HEAD: the revision of `head` that it has read; 0: of another store
  *     trimmed                                the last revision of events that are no longer kept
  *     commit/AT/COMMIT                       outcomes of commits, kept for some minutes
  *     pending, part/AT/COMMIT/N              a commit that is made, with writes that are not in their places yet
@@ -161,6 +161,9 @@ const unescapeComponent = (text: string): string =>
 
 export const padNumber = (number: number): string => String(Math.round(number)).padStart(16, "0");
 
+/** Events are numbered by the revision of their commit. */
+export const EVENTS_IN_COMMIT = 4096;
+
 /** The end of the range of all keys that begin with these bytes. */
 export const endOfPrefix = (key: string): string =>
   `${key.slice(0, -1)}${String.fromCharCode(key.charCodeAt(key.length - 1) + 1)}`;
@@ -185,25 +188,31 @@ const rowText = <R>(table: Table<R>, row: R): string => JSON.stringify(storedOf(
 
 export const leaseText = (lease: LeaseRow): string => rowText(leases, lease);
 export const poolText = (pool: PoolRow): string => rowText(pools, pool);
-export const eventsText = (list: Event[]): string =>
-  JSON.stringify(list.map((event) => storedOf(events, { ...event, id: 0 })));
+export const eventsText = (list: (Event & { id?: number })[]): string =>
+  JSON.stringify(list.map((event) => storedOf(events, { id: 0, ...event })));
 
 export const leaseOf = (text: string): LeaseRow => {
   const { position: _, ...lease } = leases.decode(parseObject(text));
   return lease;
 };
 export const leaseBelowValue = (value: string): LeaseRow => leaseOf(rowBelowValue(value));
+/** All trees but those of commits and of the lock. */
+export const TREES = [
+  ...["epochs", "event", "pool", "free", "lease", "owner", "at", "block", "name", "port", "share", "parent", "expires"],
+  ...["rested", "ended", "past", "offer", "offerin", "offername", "offerpool", "offerpast", "document", "secret"],
+];
+
 export const poolOf = (text: string): PoolRow => pools.decode(parseObject(text));
 export const offerOf = (text: string): OfferRow => {
   const { childName: _, ...offer } = offers.decode(parseObject(text));
   return offer;
 };
 
-/** `first`: the id of the first one. */
+/** `first`: the id of the first one. Those of another store keep theirs. */
 export function eventsOf(text: string, first: number) {
   const list: unknown = JSON.parse(text);
   if (!Array.isArray(list)) throw new InvalidField("events");
-  return list.map((stored: Stored, i) => events.decode({ ...stored, id: first + i }));
+  return list.map((stored: Stored, i) => events.decode({ ...stored, id: stored.id || first + i }));
 }
 
 /** Fields that are missing are found by the table. */

@@ -4,9 +4,11 @@ import type { LoggedEvent } from "../../types";
 import { hex } from "../columns";
 import { InvalidField } from "../fields";
 import { documents, epochs, freeRanges, leaseNames } from "../schema";
-import type { EpochRow, Query, Rows } from "../store";
+import type { CopiedTable, EpochRow, Query, Rows } from "../store";
+import { headOf } from "./head";
 import {
   componentText,
+  EVENTS_IN_COMMIT,
   endOfPrefix,
   eventsOf,
   fromBytes,
@@ -30,8 +32,6 @@ export interface Moment {
   now: number;
 }
 
-/** Events are numbered by the revision of their commit. */
-export const EVENTS_IN_COMMIT = 4096;
 /**
  * Keys of events begin with the revision of `head` that their transaction has read. Later commits have higher revisions, and a commit fails if `head`
  * has been put at a revision that is higher by so many: so events after a revision are found by their keys.
@@ -41,7 +41,7 @@ export const EVENT_WINDOW = 1000;
 /** Rows that several queries find come once. */
 export async function answerQueries(moment: Moment, queries: Query[]): Promise<Rows> {
   const found = await Promise.all(queries.map((query) => answer(moment, query)));
-  const all = <K extends Exclude<keyof Rows, "free" | "active">>(
+  const all = <K extends Exclude<keyof Rows, "free" | "active" | "tables">>(
     field: K,
     keyOf: (row: NonNullable<Rows[K]>[number]) => string,
   ) => {
@@ -57,6 +57,7 @@ export async function answerQueries(moment: Moment, queries: Query[]): Promise<R
     events: all("events", ({ id }) => String(id)),
     free: found.flatMap(({ free = [] }) => free),
     active: found.flatMap(({ active = [] }) => active),
+    tables: found.flatMap(({ tables = [] }) => tables),
   };
   return Object.fromEntries(Object.entries(rows).filter(([, list]) => list.length > 0));
 }
@@ -130,6 +131,8 @@ async function answer(moment: Moment, query: Query): Promise<Rows> {
       return { documents: await readDocuments(moment, query) };
     case "events":
       return { events: await readEvents(moment, query) };
+    case "table":
+      return { tables: [await readTable(moment, query)] };
   }
 }
 
@@ -312,32 +315,67 @@ async function readDocuments({ reader, keys }: Moment, { kind }: Of<"documents">
 async function readEvents({ reader, keys }: Moment, query: Of<"events">): Promise<LoggedEvent[]> {
   const { after, limit, pool, since = 0 } = query;
   const { key, end } = keys.below("event");
-  const revision = Math.floor(after / EVENTS_IN_COMMIT);
+  const { eventOffset } = headOf({ store: (await reader.read({ key: keys.store }))[0] });
+  const revisionOf = (id: number) => Math.floor((id - eventOffset) / EVENTS_IN_COMMIT);
+  const revision = revisionOf(after);
   const events: LoggedEvent[] = [];
   const page = 1000;
   const [trimmed] = after > 0 ? await reader.read({ key: keys.trimmed }) : [];
   if (trimmed && revision < Number(trimmed.value)) return [];
   for (let start = `${key}${padNumber(Math.max(0, revision - EVENT_WINDOW))}`; ; ) {
     const found = await reader.read({ key: start, end, limit: page });
-    const all = found.flatMap((entry) => eventsAt(entry));
+    const all = found.flatMap((entry) => eventsAt(entry, eventOffset));
     events.push(
       ...all.filter((event) => event.id > after && (pool === undefined || (event.pool === pool && event.at >= since))),
     );
     events.sort((a, b) => a.id - b.id);
     const last = events[limit - 1];
     const read = found.length > 0 ? headRevisionOf(found.at(-1)!.key) : 0;
-    if (found.length < page || (last && Math.floor(last.id / EVENTS_IN_COMMIT) < read)) return events.slice(0, limit);
+    if (found.length < page || (last && revisionOf(last.id) < read)) return events.slice(0, limit);
     start = `${found.at(-1)!.key}\0`;
   }
 }
 
 const headRevisionOf = (key: string): number => Number(lastComponents(key, 5)[0]);
 
-export function eventsAt({ key, value, revision }: Entry): LoggedEvent[] {
+export function eventsAt({ key, value, revision }: Entry, offset: number): LoggedEvent[] {
   try {
-    return eventsOf(value, revision * EVENTS_IN_COMMIT);
+    return eventsOf(value, revision * EVENTS_IN_COMMIT + offset);
   } catch (error) {
     if (!(error instanceof InvalidField || error instanceof SyntaxError)) throw error;
     throw new InvalidField(fromBytes(key));
   }
+}
+
+/** The tree of each table that is copied, and the rows of one key. */
+const COPIES: Record<CopiedTable, [tree: string, rowsOf: (entry: Entry, eventOffset: number) => object[]]> = {
+  epoch: ["epochs", ({ key, value }) => [epochs.decode({ first: firstOf(key), tag: value })]],
+  pool: ["pool", ({ value }) => [poolOf(value)]],
+  lease: ["lease", ({ value }) => [leaseOf(value)]],
+  free_range: [
+    "free",
+    ({ key, value }) => {
+      const [pool, zone, last] = lastComponents(key, 3);
+      return [freeRanges.decode({ pool, zone, last, first: value })];
+    },
+  ],
+  offer: ["offer", ({ value }) => [offerOf(value)]],
+  event: ["event", eventsAt],
+  document: [
+    "document",
+    ({ key, value }) => {
+      const [kind, name] = lastComponents(key, 2);
+      return [documents.decode({ kind, key: name, value })];
+    },
+  ],
+  secret: ["secret", ({ key, value }) => [documents.decode({ kind: "secret", key: lastOf(key), value })]],
+};
+
+async function readTable({ reader, keys }: Moment, { table, after, limit }: Of<"table">) {
+  const [tree, rowsOf] = COPIES[table];
+  const { key, end } = keys.below(tree);
+  const { eventOffset } = headOf({ store: (await reader.read({ key: keys.store }))[0] });
+  const found = await reader.read({ key: after === undefined ? key : `${after}\0`, end, limit });
+  const next = found.length === limit ? found.at(-1)!.key : undefined;
+  return { rows: found.flatMap((entry) => rowsOf(entry, eventOffset)), ...(next !== undefined && { next }) };
 }

@@ -15,10 +15,10 @@ import {
 import type { Compare, RequestOp } from "./api";
 import { type Committer, type Made, newCommitId } from "./commit";
 import { headOf, type OpenHead, type StoreRow } from "./head";
-import { type Keys, lastComponents } from "./keys";
+import { EVENTS_IN_COMMIT, type Keys, lastComponents, TREES } from "./keys";
 import { choose, del, type Entry, type EtcdKv, get, isUnchangedSince, put, wasPutAt, wasPutTimes } from "./kv";
 import type { EtcdLock } from "./lock";
-import { answerQueries, EVENT_WINDOW, EVENTS_IN_COMMIT, epochText, type Moment } from "./queries";
+import { answerQueries, EVENT_WINDOW, epochText, type Moment } from "./queries";
 import { eventWrites, guardsOf, type LockedPool, splitWrites, writesOf } from "./writes";
 
 /** What every transaction reads. Revisions are 0 for keys that are absent. */
@@ -76,9 +76,10 @@ export class EtcdTransaction implements Transaction {
       parts: split,
     });
     lock.noteCommit();
-    const logged = split.length > 1 ? await committer.findEvents([opening.headRevision, now], id) : undefined;
+    const logged =
+      split.length > 1 ? await committer.findEvents([opening.headRevision, now], id, opening.eventOffset) : undefined;
     if ((changes.isVersion || changes.events.length > 0) && isTimeToTrim()) await this.#trim().catch(() => {});
-    const first = made.revision * EVENTS_IN_COMMIT;
+    const first = made.revision * EVENTS_IN_COMMIT + opening.eventOffset;
     return {
       ...this.#versionAfter(made, changes),
       events: logged ?? changes.events.map((event, i) => ({ ...event, id: first + i })),
@@ -104,19 +105,24 @@ export class EtcdTransaction implements Transaction {
   #headOperations(changes: Changes): { compares: Compare[]; operations: RequestOp[] } {
     const { now, opening } = this;
     const { keys } = this.parts;
-    const { isVersion, events, head: given, resetEpochs } = changes;
-    const putHead = isVersion ? [put(keys.head, JSON.stringify({ at: Math.max(now, opening.head.at) }))] : [];
+    const { isVersion, events, head: given, resetEpochs, clear } = changes;
+    const { version, epoch = resetEpochs?.tag, epochSince, lastEvent, at = 0, ...rest } = given ?? {};
+    const putsHead = isVersion || at > 0;
+    const putHead = putsHead ? [put(keys.head, JSON.stringify({ at: Math.max(now, opening.head.at, at) }))] : [];
     // See `EVENT_WINDOW`.
     const isRecent = isUnchangedSince(keys.head, undefined, opening.headRevision + EVENT_WINDOW);
     const compares = events.length > 0 ? [isRecent] : [];
-    const { version, epoch = resetEpochs?.tag, epochSince, ...rest } = given ?? {};
     const isReplaced = version !== undefined || epoch !== undefined || epochSince !== undefined;
     if (isReplaced) compares.push(wasPutTimes(keys.head, opening.commits));
     const { id, layout, move } = opening.head;
-    const commits = opening.commits + (isVersion ? 1 : 0);
+    const commits = opening.commits + (putsHead ? 1 : 0);
     const offset = version === undefined ? opening.offset : version - commits;
-    const row: StoreRow = { id, layout, ...(move !== undefined && { move }), ...rest, offset };
+    const eventOffset = lastEvent ?? opening.eventOffset;
+    const row: StoreRow = { id, layout, move, ...rest, offset, ...(eventOffset > 0 && { eventOffset }) };
     const operations = [
+      ...(clear ? TREES.map((tree) => keys.below(tree)).map(({ key, end }) => del(key, end)) : []),
+      // Ids of events begin again, behind those of the other store. Positions before these are not known.
+      ...(lastEvent === undefined ? [] : [del(keys.events), put(keys.trimmed, "0")]),
       ...(given ? [put(keys.store, JSON.stringify(row))] : []),
       ...(resetEpochs ? this.#resetEpochs(resetEpochs) : []),
       ...(isReplaced ? [this.#putEpoch(epoch, epochSince)] : this.#nextEpoch(changes)),

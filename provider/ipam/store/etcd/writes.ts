@@ -3,8 +3,9 @@ import { sharingKeyOf } from "../../decide/rows";
 import { hex } from "../columns";
 import type { Changes } from "../store";
 import type { Compare } from "./api";
-import { eventsText, type Keys, poolText } from "./keys";
+import { eventsText, type Keys, padNumber, poolText } from "./keys";
 import { type Entry, isAbsent, isPresent, isUnchangedSince, type KeyRange } from "./kv";
+import { epochText } from "./queries";
 
 /** What a commit writes. null deletes. */
 export type Write = [key: string, value: string | null];
@@ -36,10 +37,23 @@ export function writesOf(
     ...documents.put.map(({ kind, key, value }): [string, string] => [keys.document(kind, key), value]),
     ...free.put.map(({ pool, zone, first, last }): [string, string] => [keys.free(pool, zone, last), hex(first)]),
     ...pools.put.map((pool): [string, string] => [keys.pool(pool.name), poolText(pool)]),
+    ...copiesOf(keys, changes),
   ];
   const writes = new Map<string, string | null>([...deleted.map((key): Write => [key, null]), ...put]);
   for (const [key, text] of touchedPools(keys, changes, locked)) if (!writes.has(key)) writes.set(key, text);
   return writes;
+}
+
+/** Events of another store, which keep their ids, and epochs. */
+function copiesOf(keys: Keys, { log = { epochs: [], events: [] } }: Changes): [string, string][] {
+  const epochs = log.epochs.map(({ first, tag }): [string, string] => [keys.at("epochs", epochText(first)), tag]);
+  const events: [string, string][] = [];
+  for (let i = 0; i < log.events.length; i += MAX_COPIED) {
+    const group = log.events.slice(i, i + MAX_COPIED);
+    const [first, last] = [group[0]!, group.at(-1)!];
+    events.push([keys.at("event", 0, last.at, group.length, padNumber(first.id), 0), eventsText(group)]);
+  }
+  return [...epochs, ...events];
 }
 
 /** Locked pools that have no row, or whose rows have changed: the key of a pool is put then, so that others notice. */
@@ -86,11 +100,15 @@ function changesOf<R extends LeaseRow | OfferRow>(
   ];
 }
 
-/** Events of one key. */
-const MAX_EVENTS = 1000;
+/** Events of one key: of a commit, and of another store. */
+const [MAX_EVENTS, MAX_COPIED] = [1000, 100];
 
 /** `stem`: the key of the events without their number and count. */
-export function eventWrites(keys: Keys, { events }: Changes, stem: (count: number) => (string | number)[]): Write[][] {
+export function eventWrites(
+  keys: Keys,
+  { events }: Pick<Changes, "events">,
+  stem: (count: number) => (string | number)[],
+): Write[][] {
   const groups: Write[][] = [];
   for (let i = 0; i < events.length; i += MAX_EVENTS) {
     const group = events.slice(i, i + MAX_EVENTS);
