@@ -106,10 +106,7 @@ class TenantIpam implements Ipam {
     return committed && this.ipam.versionOf(committed);
   }
 
-  async importLeases(
-    leases: ExistingLease[],
-    { missing = [], ...options }: ImportOptions = {},
-  ): Promise<ImportResult> {
+  async importLeases(leases: ExistingLease[], { missing = [], ...options }: ImportOptions = {}): Promise<ImportResult> {
     const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
     const pools = missing.map(({ childPool, ...lease }) => ({ ...lease, childPool: this.#withTenant(childPool) }));
     const result = await this.ipam.importLeases([...given.keys()], { ...options, missing: pools });
@@ -275,10 +272,11 @@ class TenantIpam implements Ipam {
   }
 
   /** The request with the tenant of the caller, whatever it says itself. */
-  #bind<R extends Request>(request: R): R {
-    const { tenant } = this.caller;
-    if (!tenant) return request;
-    return isOwnerForAllTenants(request.owner) ? this.#mustBeSharedRange(request) : this.#withTenant(request);
+  #bind<R extends OfferRequest>(request: R): R {
+    const owners = [request.owner, request.formerOwner ?? ""];
+    return this.caller.tenant && owners.some(isOwnerForAllTenants)
+      ? this.#mustBeSharedRange(request)
+      : this.#withTenant(request);
   }
 
   #withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec }>(given: T): T {
@@ -287,9 +285,10 @@ class TenantIpam implements Ipam {
     return { ...given, tenant, ...(given.childPool && { childPool: { ...given.childPool, tenant } }) };
   }
 
-  /** A range for all tenants is what the settings of the service say. */
-  #mustBeSharedRange<R extends Request>(request: R): R {
-    if (this.sharedRanges.some((known) => isDeepStrictEqual(known, request))) return request;
+  /** A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself. */
+  #mustBeSharedRange<R extends OfferRequest>(request: R): R {
+    const { run: _, program: __, inUp: ___, mayEnd: ____, stays: _____, ...range } = request;
+    if (this.sharedRanges.some((known) => isDeepStrictEqual(known, range))) return request;
     throw new OverlayError(
       "ACCESS_DENIED",
       `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,

@@ -1,7 +1,7 @@
 import type { OverlayError } from "../../errors";
 import { describePool } from "../../pool-names";
 import type { Lease, PoolSpec } from "../types";
-import { isLive, type LeaseRow, toLease } from "./rows";
+import { type Holder, isLive, isOfferLive, type LeaseRow, toPublic } from "./rows";
 import type { State } from "./state";
 
 /**
@@ -26,6 +26,9 @@ export interface Access {
 
 export const mayChange = ({ terms }: State, lease: Lease): boolean => terms.access?.mayChange(lease) ?? true;
 
+/** Whether the user may have a lease, also one that all tenants have in common. */
+export const mayHold = ({ terms }: State, lease: Lease): boolean => terms.access?.mayHold(lease) ?? true;
+
 /** A lease as errors and warnings may show it. */
 export const show = ({ terms }: State, lease: Lease): Lease => terms.access?.show(lease) ?? lease;
 
@@ -45,20 +48,20 @@ export function mustBeHoldable({ terms: { access } }: State, lease: Lease): void
   if (access && !access.mayHold(lease)) throw access.denied(`the owner ${lease.owner} in ${describePool(lease.pool)}`);
 }
 
-export function mustBeChangeable(state: State, lease: LeaseRow): void {
-  if (!mayChange(state, toLease(lease, state.now))) throw strangersError(state, lease);
+export function mustBeChangeable(state: State, holder: Holder): void {
+  if (!mayChange(state, toPublic(holder, state.now))) throw strangersError(state, holder);
 }
 
-const strangersError = ({ terms }: State, { pool }: LeaseRow): OverlayError =>
+const strangersError = ({ terms }: State, { pool }: Holder): OverlayError =>
   terms.access!.denied(`a lease in ${describePool(pool)} that is not its own`);
 
-/** Leases of the owner, also ended ones. It has one user: a request is refused while another user holds a lease of that owner. */
+/** Leases of the owner, also ended ones. It has one user: a request is refused while another user has a lease or an offer of that owner. */
 export function leasesOfRequester(state: State, pool: string, owner: string): LeaseRow[] {
   const leases = state.leasesOf(pool, owner);
-  const { access } = state.terms;
-  if (!access) return leases;
-  const mayHold = (lease: LeaseRow) => access.mayHold(toLease(lease, state.now));
-  const other = leases.find((lease) => isLive(lease, state.now) && !mayHold(lease));
+  if (!state.terms.access) return leases;
+  const isOwn = (holder: Holder) => mayHold(state, toPublic(holder, state.now));
+  const offers = state.offersOf(owner).filter((offer) => isOfferLive(offer, state.now));
+  const other = [...leases.filter((lease) => isLive(lease, state.now)), ...offers].find((holder) => !isOwn(holder));
   if (other) throw strangersError(state, other);
-  return leases.filter(mayHold);
+  return leases.filter(isOwn);
 }

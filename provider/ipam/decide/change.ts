@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
 import { type Changes, type Condition, dataEntries, type Event, type Lease, type Request } from "../types";
-import { mustBeChangeable } from "./access";
+import { mustBeChangeable, mustBeHoldable } from "./access";
 import { type Ask, choose } from "./choose";
 import { forgetOffers, mustKeepQuota } from "./grant";
 import {
@@ -84,6 +84,7 @@ export function change(
   if (changes.ports)
     for (const other of takePorts(state, spec, ask.request, changed.extents, lease.uid))
       endLease(state, other, "handed over", { takenBy: changed.owner });
+  mustBeHoldable(state, toLease(changed, state.now));
   takeNames(state, ask.request, toLease(changed, state.now), true);
   if (changes.extents) putLease(state, spec, lease, changed);
   else replaceLease(state, lease, changed);

@@ -12,7 +12,7 @@ import {
 import { covers, fits, mergeExtents, sameExtents, sizeOf, subtract, total, zonesOf } from "../extents";
 import { KEPT_MS } from "../store/store";
 import { type Extent, isWithinQuota, type Lease, type OfferRequest, type PoolSpec, type Request } from "../types";
-import { leasesOfRequester, mustBeHoldable, show } from "./access";
+import { leasesOfRequester, mustBeChangeable, mustBeHoldable, show } from "./access";
 import { change } from "./change";
 import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
 import {
@@ -369,8 +369,10 @@ export function countHeld(state: State, { spec }: Pick<Pool, "spec">): bigint {
 
 /** After a preview that can show no value: what the program was shown before is no promise any more. */
 export function withdraw(state: State, owner: string, program: string): void {
-  state.offer(owner, program);
-  state.offers.delete(offerKey({ owner, program }));
+  const offer = state.offer(owner, program);
+  if (!offer) return;
+  mustBeChangeable(state, offer);
+  state.offers.delete(offerKey(offer));
 }
 
 /** The owner's offers in all programs but this one are no promise after its lease was released: the state shows what the resource held. */

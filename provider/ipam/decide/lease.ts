@@ -2,7 +2,7 @@ import { hash, randomUUID } from "node:crypto";
 import { nameTakenError, portConflictError, sharingConflictError, ttlWithPoolError } from "../errors";
 import { subtract } from "../extents";
 import type { Event, Extent, Lease, PoolSpec, Port, Request } from "../types";
-import { mayChange, mustBeHoldable, mustBeNameable, mustBeOpenable, show } from "./access";
+import { mayChange, mayHold, mustBeHoldable, mustBeNameable, mustBeOpenable, show } from "./access";
 import { addFree, takeFree } from "./free-space";
 import { givesWay } from "./offers";
 import { dropPool, freeResting, openPool, setResting } from "./pools";
@@ -177,7 +177,7 @@ function refuseOffered(state: State, request: Request, name: string, offers: Hol
 
 /** Whether the request may dispose of a lease or an offer as its own. */
 export const isOwnHolder = (state: State, request: Request, holder: Holder): boolean =>
-  isOwned(holder, request) && mayChange(state, toPublic(holder, state.now));
+  isOwned(holder, request) && mayHold(state, toPublic(holder, state.now));
 
 /** Makes or changes the child pool that a lease was claimed with. */
 export function openChildPool(state: State, spec: PoolSpec, lease: LeaseRow): void {

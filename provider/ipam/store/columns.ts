@@ -91,7 +91,7 @@ export const count: Column<number, false> = {
   sqlite: "INTEGER",
   postgres: "bigint",
   isOptional: false,
-  encode: Math.round,
+  encode: (value) => must(Number.isSafeInteger, Math.round(value)),
   decode: integer,
 };
 

@@ -144,9 +144,6 @@ describe("in a pool that tenants share", () => {
     ["request/scheduler/owner/job-1/0", "ACCESS_DENIED"],
     ["placed/tenant/acme/shop/clusterIP/x", "done"],
     ["placed/tenant/other/web/clusterIP/x", "ACCESS_DENIED"],
-    ["shown/12345678/training/x", "done"],
-    ["shown/12345678/training/y", "ACCESS_DENIED"],
-    ["shown/12345678/tenant/other/web/clusterIP/x", "ACCESS_DENIED"],
   ])("a tenant names its lease %s: %s", async (name, outcome) => {
     const claim = bounded({ tenant: ACME }).claim(request("pool/web", "x", { names: [name] }));
     expect(await outcomeOf(claim)).toBe(outcome);

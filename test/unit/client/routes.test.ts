@@ -11,7 +11,7 @@ let service: TestService;
 let routes: RouteOptions[];
 
 beforeAll(async () => {
-  service = await TestService.on((await Stage.up()).pool);
+  service = await TestService.on((await Stage.up()).pool.ipam);
   routes = service.app.allRoutes.filter(({ method, schema }) => method !== "HEAD" && schema?.operationId !== undefined);
 });
 afterAll(() => service.app.close());

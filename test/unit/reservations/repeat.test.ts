@@ -142,7 +142,7 @@ test.each(["", "x".repeat(201), "two\nlines"])("%j is no key", (key) => {
 
 describe("a release by token", () => {
   test.each([0, 300])("may be repeated, with a quarantine of %d seconds", async (quarantine) => {
-    const { pool } = await Stage.up({ quarantine });
+    const { ipam: pool } = (await Stage.up({ quarantine })).pool;
     await pool.claim({
       pool: "space/default",
       owner: "opener",

@@ -40,7 +40,7 @@ describe("a pool made at run time", () => {
     const made = await create({ ...web, reserved: ["172.20.7.0"], quota: { maxIps: 3 } });
     const twin = await Stage.up();
     await twin.make("IPPool", "web", { ...web, reserved: ["172.20.7.0"], quota: { maxIps: 3 } });
-    expect(made).toEqual(await twin.pool.spec("pool/web"));
+    expect(made).toEqual(await twin.pool.ipam.spec("pool/web"));
     expect(await stage.pool.ipam.holder("pool/web")).toMatchObject({ owner: "service/web", type: "IPPool" });
     expect(await stage.make("IPReservation", "job", { pool: "web" })).toMatchObject({ ip: "172.20.7.1" });
     expect(await showPool(context, "web")).toMatchObject({ capacity: 15, allocated: 1 });

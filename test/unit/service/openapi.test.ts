@@ -165,20 +165,20 @@ async function addMostWebhooks(): Promise<void> {
 
 /** The runner is released after it was read, and before its heartbeat is recorded. */
 async function releaseRunnerAtHeartbeat(): Promise<void> {
-  const { operations } = stage.pool.ipam;
-  const racing: typeof operations = new Proxy(operations, {
+  const { ipam } = stage.pool;
+  const racing: Ipam = new Proxy(ipam, {
     get: (target, name) => {
       if (name === "session") return () => racing;
       const value = Reflect.get(target, name);
       if (name !== "touch") return typeof value === "function" ? value.bind(target) : value;
       return async (pool: string, leaseId: string) => {
-        await operations.release(pool, leaseId);
-        return operations.touch(pool, leaseId);
+        await ipam.release(pool, leaseId);
+        return ipam.touch(pool, leaseId);
       };
     },
   });
   await service.close();
-  service = await TestService.on(new Ipam(racing, {}));
+  service = await TestService.on(racing);
 }
 
 type Case = [route: string, status: 404 | 409 | 410, request: () => string | Promise<string>, payload?: object];

@@ -3,13 +3,17 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
 import { openIpam } from "../../../provider/ipam";
 import { PROCEDURES, type ProcedureName } from "../../../provider/ipam/remote/api";
+import { RunPlan } from "../../../provider/ipam/run-plan";
+import { rangeText } from "../../../provider/ipam/store/columns";
 import type { Ipam, Lease, Request, Tenant } from "../../../provider/ipam/types";
+import { extent } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
 /** The service as a store: which access token may do what, and what requests it refuses. */
 const ACME = { org: "acme", project: "shop" };
 const OTHER = { org: "other", project: "web" };
+const PROGRAM = "main";
 const SESSION = { actor: "ann@laptop", offerTtl: 3600, quarantine: 300 };
 let stage: Stage;
 let service: TestService;
@@ -43,8 +47,8 @@ beforeEach(async () => {
   stage = await Stage.up();
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
   await stage.make("IPPool", "secret", { ranges: ["192.168.8.0/28"], allocation: "lowest", tenant: ACME });
-  shared = await fillPool("pool/web", "ffffc0a8070c-ffffc0a8070c");
-  own = await fillPool("pool/secret", "ffffc0a8080c-ffffc0a8080c", ACME);
+  shared = await fillPool("pool/web", range("192.168.7.12"));
+  own = await fillPool("pool/secret", range("192.168.8.12"), ACME);
   seen = await stage.pool.ipam.identity();
   service = await TestService.on(stage.pool.ipam, { tenantDefaults: stage.deps.tenantDefaults });
 });
@@ -54,8 +58,11 @@ const request = (owner: string, more: Partial<Request> = {}): Request => ({
   pool: "pool/web",
   owner,
   type: "IPReservation",
+  program: PROGRAM,
   ...more,
 });
+/** As JSON has it. */
+const range = (text: string): string => rangeText(extent(text));
 const childPool = (name: string) => ({
   name,
   kind: "id" as const,
@@ -76,37 +83,35 @@ const tokenWith = (scopes: AccessTokenInput["scopes"], bounds: Partial<AccessTok
   service.token(`t${++made}`, scopes, bounds);
 
 const at = ({ pool, leaseId } = shared.lease) => ({ pool, leaseId });
-const asking = (input: object) => ({ call: input, answers: [] });
 
 /** An input that succeeds, and the scope that it needs. */
 const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (target: Target) => unknown][]> = {
   hello: [["preview", () => ({})]],
   offer: [
-    ["preview", ({ pool }) => asking({ request: request("c", { pool }), terms: { inUp: false } })],
-    ["deploy", ({ pool }) => asking({ request: request("c", { pool }), terms: { inUp: true } })],
+    ["preview", ({ pool }) => ({ request: request("c", { pool }) })],
+    ["deploy", ({ pool }) => ({ request: { ...request("c", { pool }), inUp: true } })],
   ],
-  claim: [["deploy", ({ pool }) => asking({ request: request("c", { pool }) })]],
-  claimAll: [["deploy", ({ pool }) => asking({ requests: [request("c", { pool })] })]],
+  claim: [["deploy", ({ pool }) => ({ request: request("c", { pool }) })]],
+  claimAll: [["deploy", ({ pool }) => ({ requests: [request("c", { pool })] })]],
   amend: [
-    ["preview", ({ lease }) => asking({ ...at(lease), changes: { labels: {} }, dryRun: true })],
-    ["deploy", ({ lease }) => asking({ ...at(lease), changes: { labels: {} } })],
-    ["deploy", ({ lease }) => asking({ ...at(lease), changes: { labels: {} }, dryRun: false })],
+    ["preview", ({ lease }) => ({ ...at(lease), changes: { labels: {} }, dryRun: true })],
+    ["deploy", ({ lease }) => ({ ...at(lease), changes: { labels: {} } })],
+    ["deploy", ({ lease }) => ({ ...at(lease), changes: { labels: {} }, dryRun: false })],
   ],
   importLeases: [
-    ["preview", () => asking({ leases: [], dryRun: true })],
-    ["deploy", ({ pool, free }) => asking({ leases: [{ ...request("c", { pool }), want: [free] }] })],
+    ["preview", () => ({ leases: [], dryRun: true })],
+    ["deploy", ({ pool, free }) => ({ leases: [{ ...request("c", { pool }), want: [free] }] })],
   ],
   close: [["deploy", ({ lease }) => at(lease)]],
   release: [["deploy", ({ lease }) => at(lease)]],
-  withdraw: [["preview", ({ offer }) => at(offer)]],
-  retract: [["preview", ({ pool, offer }) => ({ pool, owner: offer.owner })]],
+  withdraw: [["preview", ({ pool, offer }) => ({ owner: offer.owner, program: PROGRAM, pool })]],
   touch: [["deploy", ({ lease }) => at(lease)]],
   signTokens: [["deploy", ({ lease }) => ({ leases: [at(lease)] })]],
   openToken: [["preview", ({ signed }) => ({ token: signed })]],
   find: [["preview", ({ pool, lease }) => ({ pool, by: { value: String(lease.extents[0]!.first) } })]],
   endOf: [["preview", ({ pool, lease }) => ({ pool, uid: lease.uid })]],
   holder: [["preview", ({ pool }) => ({ name: pool })]],
-  findPromise: [["preview", ({ pool }) => ({ name: pool })]],
+  findOffer: [["preview", ({ offer }) => ({ owner: offer.owner, program: PROGRAM })]],
   spec: [["preview", ({ pool }) => ({ pool })]],
   leases: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
   pools: [["preview", () => ({ prefix: "", limit: 10 })]],
@@ -131,7 +136,7 @@ const ANSWERED = [
     "openToken preview",
     "endOf preview",
     "holder preview",
-    "findPromise preview",
+    "findOffer preview",
   ],
   ...["pools preview", "usages preview", "events preview", "identity preview", "findSeen preview"],
 ];
@@ -186,7 +191,7 @@ describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i)
 
 test("the refusal says which token, and which scope is needed", async () => {
   const token = await service.token("ci-fork", ["preview"]);
-  const answer = await call("claim", token, asking({ request: request("c") }));
+  const answer = await call("claim", token, { request: request("c") });
   expect(answer.json()).toMatchObject({
     code: "ACCESS_DENIED",
     what: "Access token ci-fork may only preview: it may not change leases.",
@@ -194,19 +199,18 @@ test("the refusal says which token, and which scope is needed", async () => {
   });
 });
 
-test("a preview ends offers, but no lease", async () => {
+test("a preview withdraws offers, but ends no lease", async () => {
   const token = await tokenWith(["preview"]);
-  expect((await call("withdraw", token, at())).json()).toEqual({ withdrawn: false });
-  expect((await call("withdraw", token, at(shared.offer))).json()).toEqual({
-    withdrawn: true,
-  });
+  for (const { pool, owner } of [shared.lease, shared.offer])
+    expect(await outcome("withdraw", token, { owner, program: PROGRAM, pool })).toBe("200");
+  expect(await stage.pool.ipam.findOffer(shared.offer.owner, PROGRAM)).toBeUndefined();
   expect((await stage.pool.ipam.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
 });
 
 test("the history names the token and the user, whatever the request says", async () => {
   const token = await service.token("ci", ["deploy"]);
-  await call("claim", token, asking({ request: request("c") }), { ...SESSION, actor: "ann@laptop" });
-  expect(await call("claim", token, asking({ request: { ...request("d"), by: "root" } }))).toMatchObject({
+  await call("claim", token, { request: request("c") }, { ...SESSION, actor: "ann@laptop" });
+  expect(await call("claim", token, { request: { ...request("d"), by: "root" } })).toMatchObject({
     statusCode: 400,
   });
   const events = await stage.pool.ipam.history("pool/web");
@@ -215,10 +219,9 @@ test("the history names the token and the user, whatever the request says", asyn
 
 test("the client may shorten its offers and lengthen its quarantine, not the other way round", async () => {
   const token = await tokenWith(["deploy"]);
-  const terms = { inUp: false };
   const expiry = async (owner: string, offerTtl: number) => {
-    const answer = await call("offer", token, asking({ request: request(owner), terms }), { ...SESSION, offerTtl });
-    return (answer.json().result.lease.expiresAt - stage.now) / 1000;
+    const answer = await call("offer", token, { request: request(owner) }, { ...SESSION, offerTtl });
+    return (answer.json().lease.expiresAt - stage.now) / 1000;
   };
   expect([await expiry("c", 60), await expiry("d", 1e6)]).toEqual([60, 3600]);
   await call("release", token, at(), { ...SESSION, quarantine: 0 });
@@ -227,16 +230,16 @@ test("the client may shorten its offers and lengthen its quarantine, not the oth
 
 describe("a token that is bound to a tenant", () => {
   const claimAs = async (token: string, owner: string, more: object = {}) =>
-    (await call("claim", token, asking({ request: { ...request(owner), ...more } }))).json();
+    (await call("claim", token, { request: { ...request(owner), ...more } })).json();
 
   test("gives its tenant to leases and to the pools that they open", async () => {
     const token = await tokenWith(["deploy"], { tenant: ACME });
-    const spec = { ...childPool("pool/mine"), extents: ["1-9"], tenant: OTHER };
-    const { result } = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
-    expect(result.value.tenant).toEqual(ACME);
+    const spec = { ...childPool("pool/mine"), extents: [range("1-9")], tenant: OTHER };
+    const { lease } = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
+    expect(lease.tenant).toEqual(ACME);
     expect((await stage.pool.ipam.spec("pool/mine"))?.tenant).toEqual(ACME);
     const changes = { tenant: OTHER, childPool: { ...spec, warnAtPercent: 50 } };
-    await call("amend", token, asking({ pool: "pool/web", leaseId: result.value.leaseId, changes }));
+    await call("amend", token, { pool: "pool/web", leaseId: lease.leaseId, changes });
     expect(await stage.pool.ipam.spec("pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
   });
 
@@ -245,9 +248,11 @@ describe("a token that is bound to a tenant", () => {
     for (const name of ["release", "close", "touch"] as const)
       expect(await outcome(name, token, at())).toBe("403 ACCESS_DENIED");
     expect(await outcome("signTokens", token, { leases: [at()] })).toBe("403 ACCESS_DENIED");
-    expect(await outcome("amend", token, asking({ ...at(), changes: { owner: "mine" } }))).toBe("403 ACCESS_DENIED");
-    expect(await outcome("withdraw", token, at(shared.offer))).toBe("403 ACCESS_DENIED");
-    expect(await outcome("claim", token, asking({ request: request("a") }))).toBe("403 ACCESS_DENIED");
+    expect(await outcome("amend", token, { ...at(), changes: { owner: "mine" } })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("withdraw", token, { owner: "b", program: PROGRAM, pool: "pool/web" })).toBe(
+      "403 ACCESS_DENIED",
+    );
+    expect(await outcome("claim", token, { request: request("a") })).toBe("403 ACCESS_DENIED");
     expect(await outcome("poolsEndingWith", token, { pool: "pool/web" })).toBe("403 ACCESS_DENIED");
     // It sees the lease of a pool that it may use, but no offer of others.
     const { leases } = (await call("leases", token, { pool: "pool/web", limit: 10 })).json();
@@ -256,17 +261,22 @@ describe("a token that is bound to a tenant", () => {
 
   test("makes the range of all tenants, if there is none, without a tenant", async () => {
     const pool = await served(await tokenWith(["deploy"], { tenant: ACME }));
-    stage.deps = { ...stage.deps, pool: async () => pool };
+    useStore(pool);
     const { ip } = await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
     expect(ip).toMatch(/^10\./);
     expect(await stage.pool.ipam.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
     expect((await stage.pool.ipam.spec("pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
     const other = await served(await tokenWith(["deploy"], { tenant: OTHER }));
-    stage.deps = { ...stage.deps, pool: async () => other };
+    useStore(other);
     await stage.make("IPReservation", "second", { tenant: OTHER, type: "clusterIP" });
     expect((await stage.pool.ipam.spec("pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
   });
 });
+
+/** The stage deploys with this store. */
+function useStore(ipam: Ipam): void {
+  stage.deps = { ...stage.deps, pool: async () => new RunPlan(ipam) };
+}
 
 async function served(token: string): Promise<Ipam> {
   if (!service.app.server.listening) await service.app.listen({ host: "127.0.0.1", port: 0 });
@@ -277,7 +287,7 @@ async function served(token: string): Promise<Ipam> {
 describe("through the client", () => {
   test("a preview shows what an up gives, and an up with its token is refused before anything is changed", async () => {
     const pool = await served(await service.token("ci-fork", ["preview"]));
-    stage.deps = { ...stage.deps, pool: async () => pool };
+    useStore(pool);
     const shown = await stage.preview("IPReservation", "r", { pool: "web" });
     const { failures } = await stage.check("IPReservation", "r", { pool: "web" });
     expect(failures.map(({ reason }) => reason)).toEqual([
@@ -285,7 +295,7 @@ describe("through the client", () => {
     ]);
     await expect(pool.claim(request("c"))).rejects.toMatchObject({ code: "ACCESS_DENIED" });
     const deploying = await served(await tokenWith(["deploy"]));
-    stage.deps = { ...stage.deps, pool: async () => deploying };
+    useStore(deploying);
     expect(await stage.make("IPReservation", "r", { pool: "web" })).toMatchObject({ ip: shown.ip });
   });
 
@@ -311,16 +321,21 @@ describe("through the client", () => {
 });
 
 describe("a hostile request", () => {
-  const good = () => asking({ request: request("c") });
-  const withRequest = (more: object) => asking({ request: { ...request("c"), ...more } });
+  const good = () => ({ request: request("c") });
+  const withRequest = (more: object) => ({ request: { ...request("c"), ...more } });
 
   test.each<[string, string, () => unknown, RegExp]>([
     ["an unknown field", "claim", () => withRequest({ admin: true }), /INPUT_INVALID/],
     ["an owner of the service", "claim", () => withRequest({ owner: "service/x" }), /INPUT_INVALID/],
     ["a former owner of the service", "claim", () => withRequest({ formerOwner: "service/x" }), /INPUT_INVALID/],
-    ["a rename to the service", "amend", () => asking({ ...at(), changes: { owner: "service/x" } }), /INPUT_INVALID/],
+    ["a rename to the service", "amend", () => ({ ...at(), changes: { owner: "service/x" } }), /INPUT_INVALID/],
     ["an extent as an object", "claim", () => withRequest({ want: [{ first: 1, last: 2 }] }), /INPUT_INVALID/],
-    ["an extent that ends before it begins", "claim", () => withRequest({ want: ["9-1"] }), /INPUT_INVALID/],
+    [
+      "an extent that ends before it begins",
+      "claim",
+      () => withRequest({ want: [`${range("9").slice(0, 33)}${range("1").slice(33)}`] }),
+      /INPUT_INVALID/,
+    ],
     [
       "a value past 128 bits",
       "claim",
@@ -331,11 +346,11 @@ describe("a hostile request", () => {
     ["a negative ttl", "claim", () => withRequest({ ttl: -1 }), /INPUT_INVALID/],
     ["a ttl of eleven years", "claim", () => withRequest({ ttl: 346_896_000 }), /INPUT_INVALID/],
     ["a long heartbeat", "touch", () => ({ ...at(), ttl: 2 ** 53 - 1 }), /INPUT_INVALID/],
-    ["a long ttl in a change", "amend", () => asking({ ...at(), changes: { ttl: 1e12 } }), /INPUT_INVALID/],
+    ["a long ttl in a change", "amend", () => ({ ...at(), changes: { ttl: 1e12 } }), /INPUT_INVALID/],
     [
       "a long time in a pool",
       "claim",
-      () => withRequest({ childPool: { ...childPool("pool/x"), extents: ["1-9"], reclaimAfter: 1e300 } }),
+      () => withRequest({ childPool: { ...childPool("pool/x"), extents: [range("1-9")], reclaimAfter: 1e300 } }),
       /INPUT_INVALID/,
     ],
     ["more values than there are", "claim", () => withRequest({ size: "9".repeat(40) }), /INPUT_INVALID/],
@@ -351,13 +366,7 @@ describe("a hostile request", () => {
     ["control characters", "claim", () => withRequest({ labels: { x: "\u001b[2J" } }), /INPUT_INVALID/],
     ["a long list", "claim", () => withRequest({ names: Array(20_000).fill("x") }), /INPUT_INVALID/],
     ["a large page", "leases", () => ({ pool: "pool/web", limit: 1e9 }), /INPUT_INVALID/],
-    [
-      "an answer to no question",
-      "claim",
-      () => ({ call: { request: request("c") }, answers: [{ id: "x", value: true }] }),
-      /INPUT_INVALID/,
-    ],
-    ["an empty batch", "claimAll", () => asking({ requests: [] }), /INPUT_INVALID/],
+    ["an empty batch", "claimAll", () => ({ requests: [] }), /INPUT_INVALID/],
     ["no input", "claim", () => undefined, /INPUT_INVALID/],
   ])("with %s is refused, and changes nothing", async (_, name, input, expected) => {
     const before = (await stage.pool.ipam.identity()).version;
@@ -380,7 +389,7 @@ describe("a hostile request", () => {
   });
 
   test("has left a time that no Date can show: the lease is listed", async () => {
-    await stage.pool.ipam.claim(request("c", { ttl: 2 ** 53 - 1 }));
+    await stage.pool.ipam.claim(request("c", { ttl: 8.9e12 }));
     const answer = await service.send("GET /api/overlay/ip/reservations?owner=c", await tokenWith(["read"]));
     expect(answer.statusCode).toBe(200);
     expect(answer.json().reservations).toMatchObject([{ expiresAt: "+275760-09-13T00:00:00Z" }]);

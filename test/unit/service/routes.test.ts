@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { STORED_KEYS } from "../../../provider/ipam/token";
-import type { Ipam } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -398,17 +397,14 @@ describe("a failure of the service", () => {
   test("is a problem without its text; the log has it, under the request's id", async () => {
     await service.close();
     service = await TestService.on(
-      new Ipam(
-        new Proxy(stage.pool.ipam.operations, {
-          get: (operations, name, proxy) => {
-            const value = Reflect.get(operations, name);
-            if (name === "session") return () => proxy;
-            if (name === "pools") return () => Promise.reject(new TypeError("internal detail"));
-            return typeof value === "function" ? value.bind(operations) : value;
-          },
-        }),
-        {},
-      ),
+      new Proxy(stage.pool.ipam, {
+        get: (ipam, name, proxy) => {
+          const value = Reflect.get(ipam, name);
+          if (name === "session") return () => proxy;
+          if (name === "pools") return () => Promise.reject(new TypeError("internal detail"));
+          return typeof value === "function" ? value.bind(ipam) : value;
+        },
+      }),
     );
     const answer = await service.send(`GET ${API}/ip/reservations`, token, { headers: { "x-request-id": "job-17" } });
     expect([answer.statusCode, answer.json().code]).toEqual([500, "INTERNAL"]);
@@ -436,9 +432,9 @@ describe("a failure of the service", () => {
 
 test("a request that is under way when the process ends is answered, and its connection is closed", async () => {
   const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
-  const find = stage.pool.ipam.operations.findAccessToken.bind(stage.pool.ipam.operations);
+  const find = stage.pool.ipam.findAccessToken.bind(stage.pool.ipam);
   const underWay = new Promise<void>((resolve) => {
-    stage.pool.ipam.operations.findAccessToken = async (id) => {
+    stage.pool.ipam.findAccessToken = async (id) => {
       resolve();
       await sleep(300);
       return find(id);
@@ -456,7 +452,7 @@ test("while the store does not answer, known callers validate tokens offline, an
   service.context.tokenKeys = await stage.pool.ipam.findSecret(STORED_KEYS);
   const unused = await service.token("unused", ["reserve"]);
   const never = () => new Promise<never>(() => {});
-  Object.assign(stage.pool.ipam.operations, { findAccessToken: never, pools: never, usages: never, events: never });
+  Object.assign(stage.pool.ipam, { findAccessToken: never, pools: never, usages: never, events: never });
   await sleep(1100); // the access token is read again
   const started = performance.now();
   const answer = await post(`validate?offline=true&token=${given}`);

@@ -1,13 +1,14 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { AccessTokenInput } from "../../../provider/access";
 import { openIpam } from "../../../provider/ipam";
+import { rangeOf, rangeText } from "../../../provider/ipam/store/columns";
 import type { Extent, Ipam, Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
 import { TestService } from "./service";
 
 /**
  * Tenants that share a store over the service. Tenant other/web and the operator have leases and pools; a caller of acme/shop sends what its
- * own client would never send, as a resource of the same stack, and answers every question with yes.
+ * own client would never send, as a resource of the same stack, and says that the run ends the leases of all others.
  */
 const ACME = { org: "acme", project: "shop" };
 const OTHER = { org: "other", project: "web" };
@@ -66,47 +67,48 @@ const at = (name: string, ...addresses: string[]): Request => ({
   pool: "pool/web",
   owner: owner(name),
   type: "IPReservation",
+  program: "main",
   ...(addresses.length > 0 && { want: addresses.map(extent) }),
 });
 
-const hexadecimal = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
-
-const fromWire = (text: unknown): Extent => {
-  const [first, last] = String(text).split("-");
-  return { first: BigInt(`0x${first}`), last: BigInt(`0x${last}`) };
-};
+const fromWire = (text: unknown): Extent => rangeOf(String(text));
 
 /** As JSON has it. */
 const toWire = (value: unknown): unknown => {
   if (typeof value === "bigint") return String(value);
   if (Array.isArray(value)) return value.map(toWire);
   if (typeof value !== "object" || value === null) return value;
-  if ("first" in value) return hexadecimal(value as Extent);
+  if ("first" in value) return rangeText(value as Extent);
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, toWire(inner)]));
 };
 
 interface Outcome {
   /** `200`, or status and code. */
   result: string;
-  /** All that the caller got to read, questions included. */
   text: string;
-  body: { result?: { value?: Lease; lease?: Lease }; what?: string };
+  body: { lease?: Lease; what?: string };
 }
 
-/** Sends a call until it has no more questions. */
+/** Leases of others that the caller says it ends. */
+const ended = (): string[] => [held, priv, offered].map(({ uid }) => uid);
+
+/** Requests in a call, as those of a run that ends the leases of others. */
+function endOthers(input: { request?: object; requests?: object[]; leases?: object[] }): object {
+  const hostile = (request: object) => ({ ...request, run: "run", mayEnd: ended() });
+  const { request, requests, leases } = input;
+  return {
+    ...input,
+    ...(request && { request: hostile(request) }),
+    ...(requests && { requests: requests.map(hostile) }),
+    ...(leases && { leases: leases.map(hostile) }),
+  };
+}
+
 async function send(name: string, input: object, bearer = token): Promise<Outcome> {
-  const asks = ["offer", "claim", "claimAll", "amend", "importLeases"].includes(name);
-  const answers: object[] = [];
-  let text = "";
-  for (let round = 0; round < 5; round++) {
-    const payload = { session: SESSION, input: toWire(asks ? { call: input, answers } : input) } as never;
-    const answer = await service.send(`POST /api/pool/v1/${name}`, bearer, { payload });
-    text += answer.body;
-    const body = answer.json();
-    if (!body.questions) return { result: [answer.statusCode, body.code].join(" ").trim(), text, body };
-    answers.push(...body.questions.map(({ id }: { id: string }) => ({ id, value: true })));
-  }
-  throw new Error("questions without end");
+  const payload = { session: SESSION, input: toWire(endOthers(input)) } as never;
+  const answer = await service.send(`POST /api/pool/v1/${name}`, bearer, { payload });
+  const body = answer.json();
+  return { result: [answer.statusCode, body.code].join(" ").trim(), text: answer.body, body };
 }
 
 /** Everything in the store that is not of acme/shop. */
@@ -118,7 +120,7 @@ async function snapshot(): Promise<string> {
 }
 
 const claimOf = (request: Partial<Request>) => ({ request: { ...at("mine"), ...request } });
-const offerOf = (request: Partial<Request>) => ({ ...claimOf(request), terms: { inUp: false } });
+const offerOf = claimOf;
 const poolOf = (range: string, more: Partial<Request>) =>
   claimOf({ pool: "space/default", type: "IPPool", want: [extent(range)], ...more });
 const identityOf = ({ uid, leaseId }: Lease) => ({ identity: { uid, leaseId } });
@@ -138,19 +140,20 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       () => claimOf({ owner: held.owner, idempotent: true, ttl: 60 }),
       "403 ACCESS_DENIED",
     ],
+    ["offers as the owner of an offer", "offer", () => offerOf({ owner: offered.owner }), "403 ACCESS_DENIED"],
     ["offers as the owner of a lease", "offer", () => offerOf({ owner: held.owner }), "403 ACCESS_DENIED"],
     [
       "claims after a rename",
       "claim",
       () => claimOf({ formerOwner: held.owner, want: held.extents }),
-      "409 PLAN_STALE",
+      "403 ACCESS_DENIED",
     ],
     ["offers after a rename", "offer", () => offerOf({ formerOwner: held.owner, want: held.extents }), "409 IP_IN_USE"],
     [
       "takes a name after a rename",
       "claim",
       () => claimOf({ formerOwner: held.owner, names: held.names! }),
-      "409 RESERVATION_EXISTS",
+      "403 ACCESS_DENIED",
     ],
     ["takes the name of an offer", "claim", () => claimOf({ names: offered.names! }), "409 RESERVATION_EXISTS"],
     [
@@ -158,13 +161,19 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       "claim",
       () =>
         poolOf("192.168.9.0/29", { formerOwner: owner("secret-priv"), childPool: specOf("priv", "192.168.9.0/29") }),
-      "409 POOL_OVERLAP",
+      "403 ACCESS_DENIED",
     ],
     [
       "takes a pool that all tenants share",
       "claim",
       () => poolOf("192.168.9.0/29", { formerOwner: owner("operator"), childPool: specOf("web", "192.168.9.0/29") }),
-      "409 POOL_OVERLAP",
+      "403 ACCESS_DENIED",
+    ],
+    [
+      "takes the range of all tenants",
+      "claim",
+      () => claimOf({ formerOwner: "tenants/clusterIP" }),
+      "403 ACCESS_DENIED",
     ],
     ["takes a port", "claim", () => claimOf({ sharingKey: "k", ports: [HTTP], takes: true, tenant: OTHER }), "200"],
     [
@@ -189,7 +198,7 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       () => ({
         leases: [{ ...at("mine", "192.168.9.0/29"), pool: "space/default", ...identityOf(held), names: held.names }],
       }),
-      "200",
+      "403 ACCESS_DENIED",
     ],
     [
       "imports under the uid of a lease in another pool, for its child pool",
@@ -197,14 +206,19 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       () => ({
         leases: [{ ...at("mine", "192.168.7.5"), ...identityOf(priv), childPool: specOf("priv", "192.168.7.5") }],
       }),
-      "200",
+      "403 ACCESS_DENIED",
     ],
     ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "403 ACCESS_DENIED"],
     ["claims an overlapping range", "claim", () => poolOf("192.168.8.0/30", {}), "409 PLAN_STALE"],
     ["amends", "amend", () => ({ ...placeOf(held), changes: { owner: owner("mine") } }), "403 ACCESS_DENIED"],
     ["amends as a dry run", "amend", () => ({ ...placeOf(held), changes: {}, dryRun: true }), "403 ACCESS_DENIED"],
     ["releases", "release", () => placeOf(held), "403 ACCESS_DENIED"],
-    ["withdraws", "withdraw", () => placeOf(offered), "403 ACCESS_DENIED"],
+    [
+      "withdraws",
+      "withdraw",
+      () => ({ owner: offered.owner, program: "main", pool: offered.pool }),
+      "403 ACCESS_DENIED",
+    ],
     ["touches", "touch", () => placeOf(held), "403 ACCESS_DENIED"],
     ["closes", "close", () => placeOf(held), "403 ACCESS_DENIED"],
     [
@@ -245,7 +259,7 @@ describe("the tenant comes from the token", () => {
 
   test("a range for all tenants is made as the service has it", async () => {
     for (const name of ["offer", "claim"]) {
-      const { result } = await send(name, { request: sharedRange, ...(name === "offer" && { terms: { inUp: true } }) });
+      const { result } = await send(name, { request: { ...sharedRange, ...(name === "offer" && { inUp: true }) } });
       expect(result).toBe("200");
     }
     expect(await pool.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
@@ -275,7 +289,7 @@ describe("the tenant comes from the token", () => {
   ])("a range for all tenants with %s is refused", async (_, more) => {
     const request = { ...sharedRange, ...more };
     expect((await send("claim", { request })).result).toBe("403 ACCESS_DENIED");
-    expect((await send("offer", { request, terms: { inUp: false } })).result).toBe("403 ACCESS_DENIED");
+    expect((await send("offer", { request })).result).toBe("403 ACCESS_DENIED");
     expect(await pool.spec("pool/tenants/clusterIP")).toBeUndefined();
   });
 
@@ -291,14 +305,14 @@ describe("the tenant comes from the token", () => {
 
   test("a lease is not renamed to an owner for all tenants", async () => {
     const { body } = await send("claim", claimOf({}));
-    const change = { ...placeOf(body.result!.value!), changes: { owner: "tenants/clusterIP" } };
+    const change = { ...placeOf(body.lease!), changes: { owner: "tenants/clusterIP" } };
     expect((await send("amend", change)).result).toBe("403 ACCESS_DENIED");
   });
 
   test("pools that an import adds get the caller's tenant", async () => {
     const { body } = await send("claim", poolOf("192.168.9.0/29", {}));
     const childPool = specOf("added", "192.168.9.0/29", { tenant: OTHER });
-    const missing = [{ ...placeOf(body.result!.value!), childPool }];
+    const missing = [{ ...placeOf(body.lease!), childPool }];
     expect((await send("importLeases", { leases: [], missing })).result).toBe("200");
     expect((await pool.spec("pool/added"))?.tenant).toEqual(ACME);
     const lease = { ...at("mine", "192.168.10.0/29"), pool: "space/default", tenant: OTHER };
@@ -347,7 +361,7 @@ describe("errors do not name owners, values and pools of others", () => {
   });
 
   test("an overlap of ranges", async () => {
-    const { body } = await send("offer", { ...poolOf("192.168.8.0/30", {}), terms: { inUp: false } });
+    const { body } = await send("offer", poolOf("192.168.8.0/30", {}));
     expect(body.what).toBe("192.168.8.0/30 overlaps a range, which is held by another tenant.");
   });
 
@@ -363,27 +377,26 @@ describe("errors do not name owners, values and pools of others", () => {
 
   test("a quarantined value", async () => {
     await fill();
-    const lengthy = pool.operations.session({ quarantine: 3600 });
+    const lengthy = pool.session({ quarantine: 3600 });
     await lengthy.release("pool/web", held.leaseId);
     const { text, body } = await send("offer", offerOf({ want: held.extents }));
-    expect(body.result!.lease!.warnings).toEqual([
+    expect(body.lease!.warnings).toEqual([
       expect.stringMatching(/^Address 192.168.7.0 of IPPool web was released by another tenant at /),
     ]);
     expect(text).not.toContain("secret");
   });
 
   test("a promise that was broken", async () => {
-    const terms = { inUp: false };
-    const { lease } = (await send("offer", { request: at("mine"), terms })).body.result!;
+    const { lease } = (await send("offer", { request: at("mine") })).body;
     now += 3_601_000;
     await pool.claim({ ...at("secret-next"), want: lease!.extents.map(fromWire), tenant: OTHER });
-    const { result, body } = await send("offer", { request: at("mine"), terms: { inUp: true } });
+    const { result, body } = await send("offer", { request: { ...at("mine"), inUp: true } });
     expect(result).toBe("409 PLAN_STALE");
     expect(body.what).toMatch(
       /^Address 192\.168\.7\.3 of IPPool web was promised to T mine at .* and is now reserved by another tenant\.$/,
     );
-    const shown = await send("offer", { request: at("mine"), terms });
-    expect(shown.body.result!.lease!.warnings).toEqual([expect.stringContaining("is now reserved by another tenant.")]);
+    const shown = await send("offer", { request: at("mine") });
+    expect(shown.body.lease!.warnings).toEqual([expect.stringContaining("is now reserved by another tenant.")]);
     expect(shown.text).not.toContain("secret");
   });
 
