@@ -98,6 +98,7 @@ function workFor(network: Network, id: number): ApplyRequest {
     persist: true,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   };
 }
 

@@ -9,6 +9,7 @@ import type { ApplyRequest } from "../host/reconcile/requests";
 import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
 import { buildRequest, readStoreId } from "../lifecycle/lease";
+import { findOwnersOn } from "../lifecycle/owners-on-host";
 import type { Values } from "../lifecycle/values";
 import { itemKey } from "../network/model/items";
 import type { Pool } from "../pool";
@@ -67,7 +68,12 @@ async function buildRequests(pool: Pool, hosts: CliHosts, planned: PlannedResour
     if (!props) unknown.push(each.name);
     for (const { target, desired } of props ? await findDesiredStates(deps, each, props, store) : []) {
       const at = works.get(hostId(target.connection)) ?? { connection: target.connection, all: [] };
-      at.all.push({ ...desired, fence: async () => {}, isLeaseGone: isGone(pool, each) });
+      at.all.push({
+        ...desired,
+        fence: async () => {},
+        isLeaseGone: isGone(pool, each),
+        ownersHere: () => findOwnersOn(pool, target.connection),
+      });
       works.set(hostId(target.connection), at);
     }
   }

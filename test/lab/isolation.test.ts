@@ -39,6 +39,7 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
     items,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   });
 
 async function runner(of: Network, name: string, id: number): Promise<void> {
@@ -260,6 +261,7 @@ test("a second run changes nothing, and warnings are given once", async () => {
     record: { uid: "r1", owner: "r1", network: "training", store: "s" },
     items: planTunnel(network(), 1, underlayOf("hub"), underlayOf("r1")),
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   };
   expect((await again.inspect(labHost(lab, "hub"), desired)).differences).toEqual([]);
   await again.apply(labHost(lab, "hub"), { ...desired, fence: async () => {} });

@@ -6,7 +6,7 @@ import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
 import { acceptedRequests } from "./change";
-import { parseHostFacts, withHostName } from "./host-state";
+import { findLostRecords, parseHostFacts, withHostName } from "./host-state";
 import { acceptRequests } from "./reconciler";
 import type { ApplyRequest, Job } from "./requests";
 
@@ -25,6 +25,7 @@ export interface DryRun {
 /** What an apply of these requests would do to the host: removals first. Changes nothing, and takes no lock. */
 export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryRun> {
   const facts = parseHostFacts(host, await host.exec(preflightScript(requests)));
+  await findLostRecords(requests, facts);
   const refused: unknown[] = [];
   const removals = requests.filter(({ items }) => items.length === 0).map((request) => adaptToHost(request, facts));
   const blocked = findBlockedRemovals(removals, facts);

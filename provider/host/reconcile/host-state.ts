@@ -6,6 +6,7 @@ import { sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, hasItem, itemKey } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
+import { hasUnlistedRules } from "../../network/preflight/foreign";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
@@ -124,6 +125,14 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
   findOwnedItems(desired, facts).length > 0 ||
   invalidRecordFile(desired, facts) !== undefined ||
   facts.files.has(scriptPath(desired.record));
+
+/** Adds the records that are lost as the pool has it, if there are rules in our chains that none of these requests and no record lists. */
+export async function findLostRecords(requests: CheckRequest[], facts: Facts): Promise<void> {
+  const [first] = requests;
+  if (!first || !hasUnlistedRules(requests, facts)) return;
+  const known = new Set(facts.records.map(({ uid }) => uid));
+  facts.lostRecords = (await first.ownersHere()).filter(({ uid }) => !known.has(uid)).map(recordPath);
+}
 
 /** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
 export async function findStaleUids(desired: CheckRequest, facts: Facts): Promise<string[]> {

@@ -17,6 +17,7 @@ import {
   commandFailedError,
   desiredRecord,
   dockerWarnings,
+  findLostRecords,
   findStaleUids,
   invalidWarnings,
   nameHostInErrors,
@@ -139,12 +140,13 @@ async function runConversation(jobs: Job[], later: Job[], options: ReconcileOpti
   }
 }
 
-const requestsOf = (jobs: Job[]): DesiredState[] => jobs.map(({ request }) => request);
+const requestsOf = (jobs: Job[]): CheckRequest[] => jobs.map(({ request }) => request);
 
 async function inspectWithoutLock(host: Host, jobs: Job[], later: Job[], options: ReconcileOptions): Promise<0> {
   const isPreflight = jobs.some(({ action }) => action === "check");
   const requests = requestsOf(jobs);
   const facts = await (isPreflight ? readPreflightFacts(host, requests) : readHostFacts(host, requests));
+  await findLostRecords(requests, facts);
   mergeWaiting(
     jobs,
     later,
@@ -246,6 +248,7 @@ async function applyUnderLock(
 ): Promise<number> {
   const requests = requestsOf(jobs);
   const facts = parseHostFacts(host, await shell.run(`${REVERT_UNCONFIRMED}\n${preflightScript(requests)}`));
+  await findLostRecords(requests, facts);
   mergeWaiting(jobs, later, requests, facts, () => true);
   await answerInspections(host, jobs, facts);
   const accepted = await acceptRequests(host, jobs, facts);

@@ -161,7 +161,7 @@ function unlistedNetworks(mine: Item[], desiredStates: DesiredState[], facts: Fa
   ];
 }
 
-/** Files of owners whose records are missing or unreadable: their scripts, and the invalid files in place of their records. */
+/** Files of owners whose records are missing or unreadable: their scripts, the invalid files in place of their records, and the records that the pool expects. */
 export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): string[] {
   const known = new Set([...facts.records, ...desiredStates.map(({ record }) => record)].map(({ uid }) => uid));
   const scripts = [...facts.files.keys()].filter((path) => {
@@ -169,7 +169,8 @@ export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): str
     return owner !== undefined && !known.has(owner.uid);
   });
   const invalid = facts.invalidRecords.filter(({ uid }) => uid === undefined || !known.has(uid));
-  return [...invalid.map(({ file }) => file), ...scripts];
+  const lost = facts.lostRecords.filter((path) => !known.has(parseOwnerPath(path)!.uid));
+  return [...invalid.map(({ file }) => file), ...scripts, ...lost];
 }
 
 /**

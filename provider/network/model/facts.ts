@@ -42,6 +42,8 @@ export interface Facts {
   records: HostRecord[];
   /** Files in the records' folders that are not valid records. */
   invalidRecords: InvalidRecord[];
+  /** Where the records of owners should be that the pool says have items here, and whose records are lost. Asked for only if there are rules of unknown origin. */
+  lostRecords: string[];
 }
 
 export interface LinkFact {

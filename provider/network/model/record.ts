@@ -17,7 +17,7 @@ export const SERVICES = ["overlay-network.service", "overlay-network-reload.serv
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 
 /** Of one owner: the network that it is part of, and its uid. */
-interface OwnerKey {
+export interface OwnerKey {
   network: string;
   uid: string;
 }

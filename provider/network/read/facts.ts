@@ -157,6 +157,7 @@ export function parseFacts(text: string): Facts {
     files: new Map(),
     records: [],
     invalidRecords: [],
+    lostRecords: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
