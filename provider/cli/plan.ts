@@ -97,17 +97,18 @@ const isGone =
   async (uid: string): Promise<boolean> =>
     (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
-function printDryRun({ out }: Session, host: string, { steps, script, records, refused }: DryRun): void {
+function printDryRun({ out }: Session, host: string, { steps, script, records, warnings, refused }: DryRun): void {
   const reasons = refused.map((error) => {
     if (!isOverlayError(error)) throw error;
     return error.message;
   });
   if (reasons.length > 0) process.exitCode = 1;
   const changes = steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`);
-  out.emit({ host, changes, script, records, refused: reasons });
+  out.emit({ host, changes, script, records, warnings, refused: reasons });
   out.say(`# ${host}: ${steps.length} change${steps.length === 1 ? "" : "s"}`);
   for (const { network, uid, items } of records)
     out.say(`# writes /var/lib/overlay/${network}/${uid}.json (${items.length} items)`);
+  for (const warning of warnings) out.say(`# warning: ${warning}`);
   for (const reason of reasons) out.say(`# refused: ${reason}`);
   if (script !== "") out.say(script);
   out.say("");

@@ -1,3 +1,4 @@
+import { keptWarnings } from "../../network/diff/other-routing";
 import { factsAfterRemoval, planSteps } from "../../network/diff/steps";
 import type { HostRecord, Step } from "../../network/model/items";
 import { adaptToHost } from "../../network/plan/this-host";
@@ -18,6 +19,8 @@ export interface DryRun {
   script: string;
   /** Records that would be written, each with its number of items. */
   records: HostRecord[];
+  /** What up would warn of. */
+  warnings: string[];
   /** Why some of the requests would be refused. */
   refused: unknown[];
 }
@@ -37,7 +40,8 @@ export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryR
   const accepted = await acceptRequests(host, jobs, after);
   const steps = [...removeSteps, ...planSteps(acceptedRequests(accepted), after)];
   const records = accepted.flatMap(({ written }) => written);
-  return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
+  const script = steps.length > 0 ? renderChange(steps, []) : "";
+  return { steps, script, records, warnings: keptWarnings(steps), refused };
 }
 
 const toJob = (host: Host, request: ApplyRequest, refused: unknown[]): Job => ({

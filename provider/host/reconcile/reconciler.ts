@@ -1,4 +1,5 @@
 import { findDifferences } from "../../network/diff/differences";
+import { keptWarnings } from "../../network/diff/other-routing";
 import { planSteps } from "../../network/diff/steps";
 import { formerPeer } from "../../network/kinds/device";
 import { containersOn } from "../../network/kinds/docker";
@@ -263,6 +264,7 @@ async function applyUnderLock(
     passed = checkResult(host, accepted, facts, result, script);
     warnings.push(...parseWarnings(result.stderr), ...(await findUnpluggedPorts(shell, steps)));
     if (steps.length > 0) warnings.push(...new Set(states.flatMap(({ items }) => localWarnings(items, facts))));
+    warnings.push(...keptWarnings(steps));
     for (const warning of warnings) options.warn(`${host.name}: ${warning}`);
     const isPersistent = accepted.some(({ desired, written }) => desired.persist && written.length > 0);
     if (isPersistent && !facts.systemd) options.warnWithoutSystemd(host);

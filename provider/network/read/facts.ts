@@ -211,8 +211,8 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   sysctls: (facts, body) => {
     for (const [, path, value] of body.matchAll(/^\/proc\/sys\/([\w./-]+):(.*)$/gm))
       facts.sysctls.set(swapDotsAndSlashes(path!), value!);
-    for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(\d+)$/gm))
-      facts.savedSysctls.set(key!, value!);
+    for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(.*)$/gm))
+      facts.savedSysctls.set(key!, [facts.savedSysctls.get(key!) ?? [], value!].flat().join("\n"));
   },
   forwarding: (facts, body) => {
     for (const [, family, device] of body.matchAll(/^\/proc\/sys\/net\/ipv([46])\/conf\/([^/\s]+)\/forwarding$/gm))
