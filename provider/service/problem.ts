@@ -68,7 +68,18 @@ export function shownText({ code, what, fix }: OverlayError): Pick<OverlayError,
   if (categoryOf(code) === "internal") return { what: "The service failed.", fix: inLog };
   if (code === "STORE_UNAVAILABLE")
     return { what: "The store of the service does not answer.", fix: `Try again later. ${inLog}` };
-  return { what, fix };
+  return { what: cutText(what, MOST_WHAT), fix: cutText(fix, MOST_FIX) };
+}
+
+/** Bytes as JSON. A problem has both texts twice, and stays below 8 KB. */
+const MOST_WHAT = 3000;
+const MOST_FIX = 700;
+
+/** Inputs may have characters that are long in JSON. */
+function cutText(text: string, most: number): string {
+  let cut = text.slice(0, most);
+  while (Buffer.byteLength(JSON.stringify(cut)) > most) cut = cut.slice(0, Math.floor(cut.length * 0.9));
+  return cut.length === text.length ? text : `${cut}…`;
 }
 
 export function toProblem(error: OverlayError): Problem {
