@@ -57,6 +57,10 @@ const VALUES: Record<string, (bytes: number) => string> = {
   "a list of texts": (bytes) => `[${'"",'.repeat(bytes / 3 - 2)}""]`,
   "many keys": (bytes) => objectOf(bytes, (i) => `k${i}`),
   "many keys with one beginning": (bytes) => objectOf(bytes, (i) => `${"k".repeat(100)}${i}`),
+  // A body may have one value for 32 bytes of the limit.
+  "as many numbers as are parsed": (bytes) => `[${"0,".repeat(bytes / 34)}0]`,
+  "as many objects as are parsed": (bytes) => `[${"{},".repeat(bytes / 68)}{}]`,
+  "as many keys as are parsed": (bytes) => `{${Array.from({ length: bytes / 34 }, (_, i) => `"k${i}":1`).join(",")}}`,
   "one long key": (bytes) => `{"${"k".repeat(bytes - 10)}":1}`,
   "a long number": (bytes) => "1".repeat(bytes),
   "a number beyond all bounds": () => "1e400",
