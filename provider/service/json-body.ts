@@ -3,7 +3,7 @@ import type { App, Limits } from "./app";
 
 /**
  * Bodies of requests as JSON. What parsing costs depends on the number of values and their depth rather than on the bytes, so both are counted
- * first: a body with many holds up all other requests of the process.
+ * first: parsing a body with many holds up all other requests.
  */
 
 /** Bytes of the route's body limit for each value that a body may have: with 2 MiB 65,536, more than a report of 10,000 workloads has. */

@@ -230,9 +230,20 @@ const RULES: [folder: string, may: string[]][] = [
       "prom-client",
       "zod",
       ...GRPC,
-      ...["crypto", "events", "fs", "http", "https", "net", "path", "stream", "timers/promises", "tls", "util"].map(
-        (name) => `node:${name}`,
-      ),
+      ...[
+        "child_process",
+        "crypto",
+        "events",
+        "fs",
+        "http",
+        "https",
+        "net",
+        "path",
+        "stream",
+        "timers/promises",
+        "tls",
+        "util",
+      ].map((name) => `node:${name}`),
     ],
   ],
   [
