@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../../errors";
 import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { INSPECT_COMMANDS, isUnique, toRecordItem } from "../../network/kinds";
-import { sha256 } from "../../network/kinds/file";
+import { compareAccess, sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, hasItem, itemKey } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
@@ -94,7 +94,9 @@ export function planRecord(desired: ApplyRequest, facts: Facts): RecordChange {
     ...desired.record,
     items: [...items, ...[...rest.values()].filter((item) => !keys.has(itemKey(item)))],
   };
-  const isWritten = desired.items.length === 0 || old.some((record) => isSameRecord(record, desiredRecord(desired)));
+  const isSame = old.some((record) => isSameRecord(record, desiredRecord(desired)));
+  const isWritten =
+    desired.items.length === 0 || (isSame && compareAccess(recordPath(desired.record), facts).length === 0);
   const invalid = invalidRecordFile(desired, facts);
   return {
     desired,

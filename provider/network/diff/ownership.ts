@@ -261,7 +261,8 @@ export function withAdoptedMacs<W extends DesiredState>(desired: W, facts: Facts
     if (item.kind !== "link" || item.mac === undefined) return item;
     const observed = facts.links.get(item.name);
     const found = desired.adopt && observed && isAdoptable(item, observed) ? observed.mac : undefined;
-    return { ...item, mac: recorded.get(item.name)?.mac ?? found ?? item.mac };
+    const kept = observed?.mac === item.mac ? undefined : recorded.get(item.name)?.mac;
+    return { ...item, mac: kept ?? found ?? item.mac };
   });
   return { ...desired, items };
 }

@@ -27,6 +27,8 @@ export const recordPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}
 /** The script that restores the owner's items at boot. */
 export const scriptPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}/${network}/${uid}.sh`;
 
+export const isInRecordDir = (path: string): boolean => path.startsWith(`${RECORD_DIR}/`);
+
 /** The owner of a record or script, by its path; undefined for other files. */
 export function parseOwnerPath(path: string): OwnerKey | undefined {
   const [, network, uid] = /^\/var\/lib\/overlay\/([A-Za-z0-9._:-]+)\/([A-Za-z0-9-]+)\.(?:json|sh)$/.exec(path) ?? [];
