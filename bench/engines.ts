@@ -2,11 +2,15 @@ import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { keysUnder } from "../provider/pool/engines/etcd/commit-log";
-import { openEtcdStore } from "../provider/pool/engines/etcd/store";
-import { openPostgresStore } from "../provider/pool/engines/postgres/store";
-import { openSqliteStore } from "../provider/pool/engines/sqlite/store";
-import type { Row, Store } from "../provider/pool/storage/store";
+import type { FreeRow, LeaseRow, PoolRow } from "../provider/ipam/decide/rows";
+import { hex } from "../provider/ipam/store/columns";
+import { openEtcd } from "../provider/ipam/store/etcd/engine";
+import { Keys, poolText } from "../provider/ipam/store/etcd/keys";
+import { parseEtcdUrl } from "../provider/ipam/store/etcd/url";
+import { openPostgres } from "../provider/ipam/store/postgres";
+import { openSqlite } from "../provider/ipam/store/sqlite";
+import type { Engine as Tables } from "../provider/ipam/store/store";
+import { changesOf } from "../test/contract/engine";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 
@@ -16,12 +20,18 @@ export interface Engine {
   url: string;
   /** What an acknowledged commit survives. */
   durability: string;
-  store(): Promise<Store>;
   /** Writes rows directly to a store that no process has open. */
-  load(rows: Row[]): Promise<void>;
+  load(content: Content): Promise<void>;
   postgres?: PostgresServer;
   etcd?: EtcdCluster;
   stop(): Promise<void>;
+}
+
+/** What a pool has. Only the counters of its row count, and free ranges that are there already must end where one of these does. */
+export interface Content {
+  pool: PoolRow;
+  leases: LeaseRow[];
+  free: FreeRow[];
 }
 
 export type EngineName = "sqlite" | "postgres" | "etcd";
@@ -64,8 +74,7 @@ async function startSqlite(): Promise<Engine> {
     name: "sqlite",
     url: `sqlite:${path}`,
     durability: "fdatasync of the write-ahead log behind every commit",
-    store: () => openSqliteStore(path),
-    load: async (rows) => inBatches(await openSqliteStore(path), rows),
+    load: (content) => fill(openSqlite(path), content),
     stop: async () => rmSync(folder, { recursive: true, force: true }),
   };
 }
@@ -80,8 +89,7 @@ async function postgresEngine(): Promise<Engine> {
     name: "postgres",
     url: server.url(),
     durability: `the server's log is synced at every commit (${settings})`,
-    store: () => openPostgresStore(server.url()),
-    load: async (rows) => inBatches(await openPostgresStore(server.url()), rows),
+    load: (content) => fill(openPostgres(server.url()), content),
     postgres: server,
     stop: () => server.stop(),
   };
@@ -94,31 +102,51 @@ async function etcdEngine(): Promise<Engine> {
     name: "etcd",
     url,
     durability: "three members on one disk; synced by two of them at every commit",
-    store: () => openEtcdStore(url),
-    load: (rows) => intoEtcd(cluster, rows),
+    load: (content) => intoEtcd(cluster, url, content),
     etcd: cluster,
     stop: () => cluster.stop(),
   };
 }
 
-/** In the order of their keys: each batch then touches few pages of the tables. */
-async function inBatches(store: Store, rows: Row[]): Promise<void> {
-  const sorted = [...rows].sort(([a], [b]) => (a < b ? -1 : 1));
-  for (let at = 0; at < sorted.length; at += 20_000)
-    await store.transact(async (tx) => {
-      await tx.write(sorted.slice(at, at + 20_000));
-    });
-  await store.close();
+async function fill(opening: Promise<Tables>, content: Content): Promise<void> {
+  const tables = await opening;
+  await inBatches(tables, content).finally(() => tables.close());
+}
+
+export async function inBatches(tables: Tables, content: Content): Promise<void> {
+  const { pool, leases, free } = content;
+  for (let at = 0; at < Math.max(leases.length, free.length); at += 5000) {
+    const tx = await tables.begin([], [pool.name]);
+    const pools = [withCounters(tx.rows.pools!, content)];
+    const part = { leases: leases.slice(at, at + 5000), free: free.slice(at, at + 5000) };
+    await tx.commit(changesOf({ pools, ...part }));
+  }
+}
+
+function withCounters(stored: PoolRow[], { pool }: Content): PoolRow {
+  const { reserved, held } = pool;
+  return { ...stored.find(({ name }) => name === pool.name)!, reserved, held };
 }
 
 /** etcd takes 128 operations in a Txn; concurrent batches share a sync. */
-async function intoEtcd({ client }: EtcdCluster, rows: Row[]): Promise<void> {
-  const keys = keysUnder("overlay/");
-  const batches = Array.from({ length: Math.ceil(rows.length / 120) }, (_, i) => rows.slice(i * 120, (i + 1) * 120));
+async function intoEtcd({ client }: EtcdCluster, url: string, content: Content): Promise<void> {
+  const { pool, leases, free } = content;
+  const tables = await openEtcd(url);
+  const { rows } = await tables.begin([{ of: "pool", name: pool.name }]);
+  await tables.close();
+  const keys = new Keys(parseEtcdUrl(url).prefix);
+  const entries: [string, string][] = [
+    [keys.pool(pool.name), poolText(withCounters(rows.pools!, content))],
+    ...free.map(({ zone, first, last }): [string, string] => [keys.free(pool.name, zone, last), hex(first)]),
+    ...leases.flatMap((lease) => [...keys.ofLease(lease)]),
+  ];
+  const batches = Array.from({ length: Math.ceil(entries.length / 120) }, (_, i) =>
+    entries.slice(i * 120, (i + 1) * 120),
+  );
   const lane = async () => {
     for (let batch = batches.pop(); batch; batch = batches.pop()) {
       const success = batch.map(([key, value]) => ({
-        request_put: { key: Buffer.from(keys.row(key)), value: Buffer.from(value) },
+        request_put: { key: Buffer.from(key, "latin1"), value: Buffer.from(value) },
       }));
       await client.txn({ success });
     }

@@ -3,12 +3,13 @@ import { createFleet } from "../provider/host/fleet";
 import { Reconciler } from "../provider/host/reconcile/reconciler";
 import type { ApplyRequest } from "../provider/host/reconcile/requests";
 import { openHosts } from "../provider/host/ssh/hosts";
+import { openIpam } from "../provider/ipam";
+import { RunPlan } from "../provider/ipam/run-plan";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
 import { planSteps } from "../provider/network/diff/steps";
 import { type Network, planTunnel } from "../provider/network/plan/hub";
 import { FACTS_SCRIPT, parseFacts } from "../provider/network/read/facts";
-import { openPool } from "../provider/ipam";
 import { resourceOf } from "../provider/resources";
 import { type NetworkSettings, toNetwork } from "../provider/resources/network-settings";
 import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
@@ -41,9 +42,9 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
     parallelHosts: 16,
     knownHosts: [knownHosts],
   });
-  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  const pool = await openIpam("memory:", { offerTtl: 3600, quarantine: 0 });
   const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
-  const deps = fakeDependencies(createFleet(hosts, reconciler, {}), pool);
+  const deps = fakeDependencies(createFleet(hosts, reconciler, {}), new RunPlan(pool));
   const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
     const lifecycle = new Lifecycle(resourceOf(type), deps);
     const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;
@@ -98,6 +99,7 @@ function workFor(network: Network, id: number): ApplyRequest {
     persist: true,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   };
 }
 

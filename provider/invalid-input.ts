@@ -41,11 +41,19 @@ interface SchemaNode {
   additionalProperties?: SchemaNode | boolean;
 }
 
-/** One error for each path: the first. */
+/** Errors that are explained, and issues that are read for them: hostile input can have as many issues as it has bytes. */
+export const MOST_EXPLAINED = 20;
+const MOST_READ = 10 * MOST_EXPLAINED;
+
+/** One error for each path: the first. At most MOST_EXPLAINED. */
 export function explainIssues(issues: z.core.$ZodIssue[], about: ExplainOptions): Refusal[] {
   const root = jsonSchemaOf(about.schema);
-  const refusals = issues.flatMap((issue) => explainIssue(issue, about, root));
-  return refusals.filter(({ path }, i) => refusals.findIndex((r) => formatPath(r.path) === formatPath(path)) === i);
+  const refusals = new Map<string, Refusal>();
+  for (const refusal of issues.slice(0, MOST_READ).flatMap((issue) => explainIssue(issue, about, root))) {
+    const path = formatPath(refusal.path);
+    if (!refusals.has(path)) refusals.set(path, refusal);
+  }
+  return [...refusals.values()].slice(0, MOST_EXPLAINED);
 }
 
 export const NOT_SHOWN = "Its value is not shown, as it may be a secret";
@@ -59,12 +67,18 @@ function jsonSchemaOf(schema: z.ZodType): SchemaNode {
   return made;
 }
 
-/** As Pulumi writes property paths: `forwards[0].port`. */
+/** As Pulumi writes property paths: `forwards[0].port`. A long key is cut. */
 export const formatPath = (path: PropertyKey[]): string =>
   path
-    .map((key) => (/^\d+$/.test(String(key)) ? `[${String(key)}]` : `.${String(key)}`))
+    .map((key) => cutText(String(key), MOST_SHOWN))
+    .map((key) => (/^\d+$/.test(key) ? `[${key}]` : `.${key}`))
     .join("")
     .replace(/^\./, "");
+
+/** Characters of a key or a value in an error. */
+const MOST_SHOWN = 80;
+
+const cutText = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** A rule starts with a verb (`must be …`), or is a complete error with its own code. */
 export function refuse(path: string[], rule: string): Refusal {
@@ -78,7 +92,10 @@ export function refuse(path: string[], rule: string): Refusal {
 function explainIssue(issue: z.core.$ZodIssue, about: ExplainOptions, root: SchemaNode): Refusal[] {
   const path = issue.path.map(String);
   const node = nodeAt(root, path);
-  if (issue.code === "unrecognized_keys") return issue.keys.map((key) => refuseUnknownKey(path, key, node));
+  if (issue.code === "unrecognized_keys") {
+    const isSecret = about.isSecret(path);
+    return issue.keys.slice(0, MOST_EXPLAINED).map((key) => refuseUnknownKey(path, key, node, isSecret));
+  }
   const value = valueAtPath(about.given, path);
   // Rules of our own schemas start in lower case or with a code; zod's own texts do not.
   const rule = /^([a-z]|[A-Z_]+: )/.test(issue.message)
@@ -91,24 +108,29 @@ function explainIssue(issue: z.core.$ZodIssue, about: ExplainOptions, root: Sche
   return [refuse(path, `${rule}${shown}`)];
 }
 
-function refuseUnknownKey(path: string[], key: string, node: SchemaNode | undefined): Refusal {
+/** A name that no property has may be a secret in the wrong place. One that is similar to a known name is not. */
+function refuseUnknownKey(path: string[], key: string, node: SchemaNode | undefined, isSecret: boolean): Refusal {
   const known = Object.keys(node?.properties ?? {});
   const nearest = nearestName(key, known);
-  const help =
-    nearest === undefined
-      ? `. Known properties: ${known.map(quoteCode).join(", ")}.`
-      : `: did you mean ${quoteCode(nearest)}?`;
   const whole = [...path, key];
-  return { path: whole, reason: `INPUT_INVALID: unknown property ${quoteCode(formatPath(whole))}${help}` };
+  const unknown = `INPUT_INVALID: unknown property ${quoteCode(formatPath(whole))}`;
+  if (nearest !== undefined) return { path: whole, reason: `${unknown}: did you mean ${quoteCode(nearest)}?` };
+  const help = `. Known properties: ${known.map(quoteCode).join(", ")}.`;
+  if (!isSecret && /^\w{1,40}$/.test(key)) return { path: whole, reason: unknown + help };
+  const where = path.length === 0 ? "" : ` in ${quoteCode(formatPath(path))}`;
+  return {
+    path,
+    reason: `INPUT_INVALID: unknown property${where}. Its name is not shown, as it may be a secret${help}`,
+  };
 }
 
 /** Short text on one line, without control characters. */
 export function formatGiven(value: unknown): string {
   if (Array.isArray(value)) return value.length === 0 ? "an empty list" : `a list of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
-  const text = typeof value === "number" ? String(value) : JSON.stringify(value);
+  const text = typeof value === "string" ? JSON.stringify(value.slice(0, MOST_SHOWN)) : String(value);
   const printable = text.replace(/\p{C}/gu, (c) => `\\u${c.codePointAt(0)!.toString(16).padStart(4, "0")}`);
-  return printable.length > 80 ? `${printable.slice(0, 77)}…"` : printable;
+  return printable.length > MOST_SHOWN ? `${printable.slice(0, MOST_SHOWN - 3)}…"` : printable;
 }
 
 const quoteCode = (text: string): string => `\`${text}\``;

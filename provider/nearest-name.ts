@@ -2,6 +2,7 @@
 export function nearestName(given: string, known: string[]): string | undefined {
   const limit = Math.min(3, Math.ceil(given.length / 3));
   const candidates = known
+    .filter((name) => Math.abs(name.length - given.length) <= limit)
     .map((name) => ({ name, distance: editDistance(given.toLowerCase(), name.toLowerCase()) }))
     .filter(({ distance }) => distance <= limit);
   return candidates.sort((a, b) => a.distance - b.distance)[0]?.name;

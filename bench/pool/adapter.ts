@@ -1,4 +1,4 @@
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 
 /**
  * What the measured processes use of the pool, and nothing else. `--against PATH` measures another checkout through the file of this
@@ -23,7 +23,7 @@ export const POOL = "pool/172.16.0.0/18";
 export const SETTINGS = { offerTtl: 3600, quarantine: 0 };
 
 export async function openAdapter(url: string): Promise<Adapter> {
-  const store = await openPool(url, SETTINGS);
+  const store = await openIpam(url, SETTINGS);
   const type = "IPReservation";
   return {
     createPool: async () => {
@@ -31,7 +31,7 @@ export async function openAdapter(url: string): Promise<Adapter> {
       const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
       await store.claim({ pool: "space/default", owner: "creator", type: "IPPool", want: extents, childPool });
     },
-    offer: (pool, owner) => store.offer({ pool, owner, type }, { inUp: true }),
+    offer: (pool, owner) => store.offer({ pool, owner, type, program: "bench", inUp: true }),
     claim: async (pool, owner) => {
       const { extents, leaseId } = await store.claim({ pool, owner, type });
       return { value: extents[0]!.first.toString(16), release: () => store.release(pool, leaseId) };

@@ -1,11 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { parseIp } from "../../provider/addressing/ip";
-import type { Extent, Lease, Pool, PoolSpec } from "../../provider/ipam";
-import { freeRows } from "../../provider/pool/rules/pools";
-import { countsKey } from "../../provider/pool/storage/keys";
-import { rowsOf } from "../../provider/pool/storage/leases";
-import type { Row } from "../../provider/pool/storage/store";
-import type { Engine } from "../engines";
+import type { Extent, Ipam, PoolSpec } from "../../provider/ipam";
+import { zonesIn } from "../../provider/ipam/decide/free-space";
+import type { LeaseRow } from "../../provider/ipam/decide/rows";
+import { freeIn } from "../../provider/ipam/extents";
+import type { Content, Engine } from "../engines";
 
 /** A pool, and how full it is when claims in it are timed. */
 export interface Case {
@@ -54,21 +53,24 @@ export const roomIn = ({ spec: { extents }, leases }: Case): number =>
   Math.min(1e6, Number(extents[0]!.last - extents[0]!.first) + 1 - leases);
 
 /** Creates the pool of a case as users do. */
-export async function openCase(on: Pool, { spec }: Case): Promise<void> {
+export async function openCase(on: Ipam, { spec }: Case): Promise<void> {
   const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
   await on.claim({ ...request, childPool: spec });
 }
 
 /** Fills it with rows instead of claims, which takes a hundredth of the time. `fsck` finds no fault in them. */
-export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(rowsFor(one));
+export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(contentOf(one));
 
-export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
+export function contentOf({ spec, leases: count, filled }: Case): Content {
   const extent = largest(spec.extents);
   const values = filled === "at random" ? scatter(extent, count) : fromBottom(extent, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
-  const counts = { offered: 0, reserved: leases.length, used: 0, quarantined: 0, held: BigInt(leases.length) };
-  const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease, spec)]);
-  return [...rows, ...freeRows(spec, leases), [countsKey(spec.name).at, countsKey(spec.name).codec.encode(counts)]];
+  const taken = leases.flatMap(({ extents }) => extents);
+  const free = zonesIn(spec).flatMap(([zone, all]) =>
+    freeIn(spec, all, taken).map((range) => ({ pool: spec.name, zone, ...range })),
+  );
+  const counters = { reserved: count, used: 0, resting: 0, held: BigInt(count) };
+  return { pool: { name: spec.name, ...counters }, leases, free };
 }
 
 const largest = (extents: Extent[]): Extent =>
@@ -84,7 +86,7 @@ function scatter({ first, last }: Extent, count: number): bigint[] {
   return [...values];
 }
 
-function leaseOn(pool: string, value: bigint, i: number): Lease {
+function leaseOn(pool: string, value: bigint, i: number): LeaseRow {
   const uid = i.toString(16).padStart(16, "0");
   const at = Date.now();
   const times = { createdAt: at, updatedAt: at, lastSeen: at };

@@ -1,4 +1,4 @@
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import type { Engine } from "../engines";
 import { SETTINGS } from "./adapter";
 import { type Case, EMPTY, fillCase, openCase, roomIn } from "./cases";
@@ -45,7 +45,7 @@ export async function ourSubjects(
 }
 
 async function fill(engine: Engine, cases: Case[]): Promise<void> {
-  const pool = await openPool(engine.url, SETTINGS);
+  const pool = await openIpam(engine.url, SETTINGS);
   for (const one of cases) await openCase(pool, one);
   await pool.end();
   for (const one of cases) if (one.leases > 0) await fillCase(engine, one);

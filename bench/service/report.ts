@@ -3,6 +3,7 @@ import { median } from "../measure";
 import { compareRounds, summarize } from "../pool/statistics";
 import { table } from "../table";
 import type { EngineCycles } from "./cycles";
+import { AIM_MS, type HostileFigure } from "./hostile";
 import { type Latencies, STEPS, type Step } from "./latencies";
 import type { EngineMillion } from "./million";
 import { CLIENTS, CONSTANT, LINEAR, ONE, POOL_ITSELF, type Sample, TWO } from "./subjects";
@@ -35,6 +36,7 @@ export interface Report {
   busy: number;
   cycles: EngineCycles[];
   million: EngineMillion[];
+  hostile: HostileFigure[];
 }
 
 export function figureOf(system: string, samples: Sample[]): Figure {
@@ -72,12 +74,14 @@ export interface Aim {
 }
 
 export function printReport(report: Report): void {
-  const { cycles, million, busy } = report;
-  const aims = [...cycles.flatMap(cycleAims), ...million.flatMap(millionAims)];
+  const { cycles, million, hostile, busy } = report;
+  const aims = [...cycles.flatMap(cycleAims), ...million.flatMap(millionAims), ...hostile.flatMap(hostileAims)];
   console.log(`${CLIENTS} clients on loopback, ${cpus().length} CPUs for them, the service and its store.`);
   console.log(`Other work used up to ${Math.round(busy * 100)} % of the CPUs before a measurement.\n`);
   for (const each of cycles) printCycles(each);
   for (const each of million) printMillion(each);
+  for (const { bodies, name, largestAnswer } of hostile)
+    console.log(`${bodies} hostile bodies: the worst was ${name}. The largest answer had ${largestAnswer} bytes.\n`);
   console.log(`${table([["", "", "aim"], ...aims.map(aimRow)])}\n`);
   console.log(JSON.stringify({ ...report, aims }));
 }
@@ -157,6 +161,10 @@ function millionAims({ engine, leases, cycles, reads }: EngineMillion): Aim[] {
     })),
   ];
 }
+
+const hostileAims = ({ bodies, held }: HostileFigure): Aim[] => [
+  { what: `event loop held by the worst of ${bodies} hostile bodies`, value: held, unit: " ms", atMost: AIM_MS },
+];
 
 function aimRow({ what, value, unit, atLeast, atMost }: Aim): string[] {
   const aim =

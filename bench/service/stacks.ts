@@ -1,6 +1,6 @@
 import { Lab } from "../../lab/lab";
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type PostgresServer, startPostgres } from "../../test/contract/servers/postgres";
 import { startLabService } from "../../test/e2e/lab-service";
 import { type Stack, Workspace } from "../../test/e2e/stack";
@@ -67,7 +67,7 @@ async function createWorkspace(lab: Lab): Promise<{ workspace: Workspace; stop()
 
 /** From here the server is reached by its socket only. */
 async function createDeployToken({ port, folder }: PostgresServer): Promise<string> {
-  const pool = await openPool(`postgres://overlay@localhost:${port}/service?host=${folder}`, SETTINGS);
+  const pool = await openIpam(`postgres://overlay@localhost:${port}/service?host=${folder}`, SETTINGS);
   try {
     return (await createAccessToken({ pool, createdBy: "bench" }, { name: "ci", scopes: ["deploy"] })).text;
   } finally {

@@ -1,10 +1,10 @@
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import type { PoolSpec } from "../../provider/ipam/types";
 import { deploy } from "../../test/unit/cli/ctl";
 import type { Engine } from "../engines";
 import { SETTINGS } from "../pool/adapter";
-import { rowsFor } from "../pool/cases";
+import { contentOf } from "../pool/cases";
 
 /** A store with a network and one runner, as a program deploys them, and an access token. */
 
@@ -19,7 +19,7 @@ export const LARGE_LAYOUT = "10.0.0.0/8/3/21";
 
 /** Returns the access token, and the addresses of the runner. */
 export async function prepareStore(url: string, subnets = LAYOUT): Promise<{ token: string; spec: PoolSpec }> {
-  const pool = await openPool(url, SETTINGS);
+  const pool = await openIpam(url, SETTINGS);
   try {
     await deploy(pool, ["node1"], { subnets });
     const input = { name: "bench", scopes: ["reserve" as const, "read" as const] };
@@ -32,4 +32,4 @@ export async function prepareStore(url: string, subnets = LAYOUT): Promise<{ tok
 
 /** Leases of the runner, written as rows: at random, with free addresses between them. */
 export const fillRunner = (engine: Engine, spec: PoolSpec, leases: number): Promise<void> =>
-  engine.load(rowsFor({ name: POOL, cidr: "", spec, leases, filled: "at random" }));
+  engine.load(contentOf({ name: POOL, cidr: "", spec, leases, filled: "at random" }));

@@ -1,5 +1,5 @@
 import { isOverlayError } from "../../provider/errors";
-import type { Lease, Pool } from "../../provider/ipam";
+import type { Ipam, Lease } from "../../provider/ipam";
 import { POOL, toGrantedLease } from "./chaos-pool";
 import type { Call, CallResult, Entry, LedgerWriter } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE } from "./model";
@@ -20,7 +20,7 @@ export function recordEntry(states: Map<string, OwnerState>, entry: Entry): void
 
 /** Makes a random call for an owner and writes it to the ledger. `dice`, from 0 to 1, chooses among the calls that are valid for it. */
 export async function makeCall(
-  pool: Pool,
+  pool: Ipam,
   ledger: LedgerWriter,
   states: Map<string, OwnerState>,
   owner: string,
@@ -39,7 +39,7 @@ interface Act {
   act(): Promise<CallResult>;
 }
 
-function chooseCall(pool: Pool, owner: string, { model, former }: OwnerState = { model: NO_LEASE }, dice: number): Act {
+function chooseCall(pool: Ipam, owner: string, { model, former }: OwnerState = { model: NO_LEASE }, dice: number): Act {
   const lease = certainLease(model);
   if (dice >= 0.9) return findCall(pool, owner);
   if (!lease || dice < 0.15) return claimCall(pool, owner);
@@ -47,22 +47,22 @@ function chooseCall(pool: Pool, owner: string, { model, former }: OwnerState = {
   return dice < 0.45 && former ? releaseCall(pool, former, true) : releaseCall(pool, lease.leaseId);
 }
 
-const claimCall = (pool: Pool, owner: string): Act => ({
+const claimCall = (pool: Ipam, owner: string): Act => ({
   call: { call: "claim" },
   act: async () => ({ got: toGrantedLease(await pool.claim({ pool: POOL, owner, type: "IPReservation" })) }),
 });
 
-const useCall = (pool: Pool, leaseId: string): Act => ({
+const useCall = (pool: Ipam, leaseId: string): Act => ({
   call: { call: "use", leaseId },
   act: async () => ({ got: toGrantedLease(await pool.amend(POOL, leaseId, { state: "used", usedBy: "chaos" })) }),
 });
 
-const releaseCall = (pool: Pool, leaseId: string, stale = false): Act => ({
+const releaseCall = (pool: Ipam, leaseId: string, stale = false): Act => ({
   call: { call: "release", leaseId, ...(stale && { stale }) },
   act: async () => ({ did: await pool.release(POOL, leaseId) }),
 });
 
-const findCall = (pool: Pool, owner: string): Act => ({
+const findCall = (pool: Ipam, owner: string): Act => ({
   call: { call: "find" },
   act: async () => describeFound(await pool.find(POOL, { owner })),
 });
@@ -71,7 +71,7 @@ const describeFound = (lease: Lease | undefined): CallResult =>
   lease ? { got: toGrantedLease(lease) } : { none: true };
 
 /** The end of a history: the lease of each owner after all calls. */
-export async function findAll(pool: Pool, ledger: LedgerWriter, owners: Iterable<string>): Promise<void> {
+export async function findAll(pool: Ipam, ledger: LedgerWriter, owners: Iterable<string>): Promise<void> {
   for (const owner of owners) {
     const { call, act } = findCall(pool, owner);
     await ledger.record(owner, call, act);

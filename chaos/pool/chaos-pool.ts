@@ -1,12 +1,12 @@
 import { parseIp } from "../../provider/addressing/ip";
-import type { Lease, Pool, Settings } from "../../provider/ipam";
+import type { Ipam, Lease, Settings } from "../../provider/ipam";
 import type { GrantedLease } from "./ledger";
 
 /** The pool that all workers claim from. It is small, so that each address has many owners one after another. */
 export const POOL = "pool/chaos";
 export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
-export async function createChaosPool(pool: Pool): Promise<void> {
+export async function createChaosPool(pool: Ipam): Promise<void> {
   const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
   const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
   await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, childPool });

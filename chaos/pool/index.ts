@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { diskFolder, ENGINES, type Engine, type EngineName, parseEngines } from "../../bench/engines";
 import { table } from "../../bench/table";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type Anomaly, describeAnomaly, findAnomalies } from "../linearizability/check";
 import { operationsOf } from "../linearizability/history";
 import { findAll } from "./calls";
@@ -61,7 +61,7 @@ async function runOn(name: EngineName, seconds: number): Promise<RunResult> {
   const ledgers = join(folder, "ledgers");
   let isKept = false;
   try {
-    const pool = await openPool(engine.url, SETTINGS);
+    const pool = await openIpam(engine.url, SETTINGS);
     await createChaosPool(pool);
     await pool.end();
     const started = Date.now();
@@ -141,7 +141,7 @@ async function compareStore(
   entries: Entry[],
   ledgers: string,
 ): Promise<Pick<RunResult, "violations" | "fsck">> {
-  const pool = await openPool(engine.url, SETTINGS);
+  const pool = await openIpam(engine.url, SETTINGS);
   const ledger = new LedgerWriter(ledgers, "final", 0);
   await findAll(pool, ledger, new Set(entries.map(({ owner }) => owner)));
   ledger.close();

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../provider/errors";
-import type { Pool } from "../../provider/ipam";
-import { openPool } from "../../provider/ipam";
+import type { Ipam } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { makeCall, type OwnerState, recordEntry } from "./calls";
 import { SETTINGS } from "./chaos-pool";
 import { LedgerWriter, readLedger } from "./ledger";
@@ -35,10 +35,10 @@ async function main([url, folder, name, generation]: [string, string, string, st
 }
 
 /** Waits while the server is down. */
-async function openWhenUp(url: string): Promise<Pool> {
+async function openWhenUp(url: string): Promise<Ipam> {
   for (;;) {
     try {
-      return await openPool(url, SETTINGS);
+      return await openIpam(url, SETTINGS);
     } catch (error) {
       if (!isOverlayError(error, "STORE_UNAVAILABLE")) throw error;
       await sleep(200);

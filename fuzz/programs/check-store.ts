@@ -1,6 +1,6 @@
 import { isOverlayError } from "../../provider/errors";
-import { isSameStack, isStackOwner } from "../../provider/owner";
 import { type Ipam, isCommitted, type Lease } from "../../provider/ipam/types";
+import { isSameStack, isStackOwner } from "../../provider/owner";
 
 export type OpenPool = () => Promise<Ipam>;
 
@@ -89,7 +89,8 @@ async function hasEnded(pool: Ipam, names: Iterable<string>, { id, unfinished }:
   for (const name of names) {
     const record = await pool.endOf(name, uidOf(id));
     const { reason, takenBy = "" } = record?.end ?? {};
-    if (record && (reason === "handed over" || reason === "reclaimed") && isSameStack(record.owner, takenBy)) return true;
+    if (record && (reason === "handed over" || reason === "reclaimed") && isSameStack(record.owner, takenBy))
+      return true;
     const isReleased = record?.state === "quarantined" || reason === "released" || reason === "pool deleted";
     if (unfinished === "killed destroy" && isReleased) return true;
   }

@@ -31,7 +31,7 @@ export const addressBits = (family: Family): 32 | 128 => (family === 4 ? 32 : 12
 
 /** undefined if the text is not exactly one address. */
 export function tryParseIp(text: string): bigint | undefined {
-  if (!/^[0-9a-fA-F.:]+$/.test(text)) return undefined;
+  if (!/^[0-9a-fA-F.:]{2,45}$/.test(text)) return undefined;
   try {
     return text.includes(":") ? new Address6(text).bigInt() : V4_START + new Address4(text).bigInt();
   } catch {
@@ -65,7 +65,7 @@ export const exactNumber = (value: bigint): number | string =>
 /** `10.0.0.0/24`, `10.0.0.5` or `10.0.0.5-10.0.0.9`; undefined when the text is not exactly one range of addresses. */
 export function parseRange(text: string): Extent | undefined {
   if (text.includes("/")) return parseCidr(text);
-  const [first, last, ...rest] = text.split("-").map((part) => tryParseIp(part.trim()));
+  const [first, last, ...rest] = text.split("-", 3).map((part) => tryParseIp(part.trim()));
   if (first === undefined || rest.length > 0) return undefined;
   const end = text.includes("-") ? last : first;
   return end !== undefined && first <= end && familyOf(first) === familyOf(end) ? { first, last: end } : undefined;

@@ -9,7 +9,8 @@ import type { ApplyRequest } from "../host/reconcile/requests";
 import type { Ipam } from "../ipam";
 import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
-import { buildRequest } from "../lifecycle/lease";
+import { buildRequest, readStoreId } from "../lifecycle/lease";
+import { findOwnersOn } from "../lifecycle/owners-on-host";
 import type { Values } from "../lifecycle/values";
 import { itemKey } from "../network/model/items";
 import { networkPool } from "../pool-names";
@@ -67,7 +68,12 @@ async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResour
     if (!props) unknown.push(each.name);
     for (const { target, desired } of props ? await findDesiredStates(deps, each, props, store) : []) {
       const at = works.get(hostId(target.connection)) ?? { connection: target.connection, all: [] };
-      at.all.push({ ...desired, fence: async () => {}, isLeaseGone: isGone(pool, each) });
+      at.all.push({
+        ...desired,
+        fence: async () => {},
+        isLeaseGone: isGone(pool, each),
+        ownersHere: () => findOwnersOn(pool, target.connection),
+      });
       works.set(hostId(target.connection), at);
     }
   }
@@ -91,17 +97,18 @@ const isGone =
   async (uid: string): Promise<boolean> =>
     (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
-function printDryRun({ out }: Session, host: string, { steps, script, records, refused }: DryRun): void {
+function printDryRun({ out }: Session, host: string, { steps, script, records, warnings, refused }: DryRun): void {
   const reasons = refused.map((error) => {
     if (!isOverlayError(error)) throw error;
     return error.message;
   });
   if (reasons.length > 0) process.exitCode = 1;
   const changes = steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`);
-  out.emit({ host, changes, script, records, refused: reasons });
+  out.emit({ host, changes, script, records, warnings, refused: reasons });
   out.say(`# ${host}: ${steps.length} change${steps.length === 1 ? "" : "s"}`);
   for (const { network, uid, items } of records)
     out.say(`# writes /var/lib/overlay/${network}/${uid}.json (${items.length} items)`);
+  for (const warning of warnings) out.say(`# warning: ${warning}`);
   for (const reason of reasons) out.say(`# refused: ${reason}`);
   if (script !== "") out.say(script);
   out.say("");

@@ -16,7 +16,7 @@ import { mustBeOpen } from "./move";
 import type { Observer } from "./observer";
 import { Queue } from "./queue";
 import type { Commit, DocumentKind, Engine, Head, Query, Rows } from "./store/store";
-import { type Guard, view, type Work } from "./store/transact";
+import { type Check, type Guard, view, type Work } from "./store/transact";
 import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
 import type {
   AccessToken,
@@ -83,17 +83,19 @@ class Core implements Guard {
     });
   }
 
-  queries(): Query[] {
-    return this.#seen ? [epochOf(this.#seen)] : [];
-  }
-
-  check({ head, rows }: Parameters<Guard["check"]>[0], isWrite: boolean): void {
-    mustBeOpen(head, { isWrite, allowMoved: this.settings.allowMoved === true });
-    if (this.#seen) findSeen(head, [this.#seen.id], rows, this.#seen, this.engine.place);
-  }
-
-  onCommit(head: Head, { version, epoch }: Commit): void {
-    this.#seen = { id: head.id, version, epoch };
+  newCheck(): Check {
+    const { settings, engine } = this;
+    const seen = this.#seen;
+    return {
+      queries: seen ? [epochOf(seen)] : [],
+      run: ({ head, rows }, isWrite) => {
+        mustBeOpen(head, { isWrite, allowMoved: settings.allowMoved === true });
+        if (seen) findSeen(head, [seen.id], rows, seen, engine.place);
+      },
+      onCommit: ({ id }, { version, epoch }) => {
+        this.#seen = { id, version, epoch };
+      },
+    };
   }
 
   onConflict(): void {
@@ -279,14 +281,14 @@ export class LocalIpam implements Ipam {
     return events.map(({ id: _, ...event }) => event);
   }
 
-  async events({ after, limit = 1000 }: { after?: number; limit?: number }): Promise<EventPage> {
+  events({ after, limit = 1000 }: { after?: number; limit?: number }): Promise<EventPage> {
     const found: Query[] = after === undefined ? [] : [{ of: "events", after, limit }];
-    const { events = [], head } = await this.#rows(found);
-    const last = head.lastEvent;
-    if (after === undefined || after === last) return { events: [], last };
-    const isLost = events[0]?.id !== after + 1 && !(events[0] && this.core.engine.hasEventGaps);
-    if (isLost || after > last) throw eventsLostError(after, last);
-    return { events, last };
+    return this.#view(found, (_state, { lastEvent: last }, { events = [] }) => {
+      if (after === undefined || after === last) return { events: [], last };
+      const isLost = events[0]?.id !== after + 1 && !(events[0] && this.core.engine.hasEventGaps);
+      if (isLost || after > last) throw eventsLostError(after, last);
+      return { events, last };
+    });
   }
 
   // Tokens

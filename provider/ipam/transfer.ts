@@ -254,7 +254,7 @@ const noChanges = (): Changes => {
     free: { ...none, cleared: [] },
     events: [],
     isVersion: false,
-    nextEpoch: "",
+    nextEpoch: randomUUID(),
   };
 };
 

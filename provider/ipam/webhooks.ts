@@ -11,24 +11,28 @@ interface Documents {
   ): Promise<T>;
 }
 
+/** Webhooks are secrets of the store: each has the key that signs what is sent. */
+const PREFIX = "webhook/";
+
 /** Webhooks as documents of the store. */
 export class StoredWebhooks implements Webhooks {
   constructor(private readonly store: Documents) {}
 
   async list(): Promise<Webhook[]> {
-    return (await this.store.documents("webhook")).map(({ value }) => JSON.parse(value));
+    const secrets = await this.store.documents("secret");
+    return secrets.flatMap(({ key, value }) => (key.startsWith(PREFIX) ? [JSON.parse(value)] : []));
   }
 
   async add(webhook: Webhook): Promise<void> {
     await this.store.changeDocument("delivery", webhook.id, (_kept, _now, { lastEvent }) =>
       JSON.stringify({ delivered: lastEvent }),
     );
-    await this.store.changeDocument("webhook", webhook.id, () => JSON.stringify(webhook));
+    await this.store.changeDocument("secret", PREFIX + webhook.id, () => JSON.stringify(webhook));
   }
 
   async remove(id: string): Promise<boolean> {
     let found = false;
-    await this.store.changeDocument("webhook", id, (kept): undefined => {
+    await this.store.changeDocument("secret", PREFIX + id, (kept): undefined => {
       found = kept !== undefined;
     });
     await this.store.changeDocument("delivery", id, (): undefined => {});

@@ -11,6 +11,7 @@ import { type Definition, type TargetHost, targetsOf, type Underlays } from "../
 import { importContainerLeases, offerContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
+import { findOwnersOn } from "./owners-on-host";
 import type { Values } from "./values";
 
 /** What the lifecycle does on hosts: asks them, brings them to the desired state, reads drift, and leases addresses of containers. */
@@ -132,10 +133,11 @@ export async function apply(
   underlays: Underlays,
 ): Promise<Values> {
   const plan = planItems(def, props, underlays);
-  const seen = await applyToTargets(deps, targetsOf(def, props), ({ role }) => ({
+  const seen = await applyToTargets(deps, targetsOf(def, props), ({ role, connection }) => ({
     ...desiredState(def, props, owned, plan[role] ?? []),
     fence: () => fence(pool, owned),
     isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
+    ownersHere: () => findOwnersOn(pool.ipam, connection),
   }));
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
@@ -181,6 +183,7 @@ export const removeItems = (
       ...(await planRemoval(def, deps, props, target)),
       fence,
       isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
+      ownersHere: () => findOwnersOn(pool.ipam, target.connection),
     }),
     ({ connection }) => clean.push(hostId(connection)),
   );
@@ -305,6 +308,7 @@ export async function readDrift(
     const request = {
       ...desiredState(def, props, owned, plan[role] ?? []),
       isLeaseGone: (uid: string) => isLeaseGone(pool, owned, uid),
+      ownersHere: () => findOwnersOn(pool.ipam, connection),
     };
     try {
       const seen = await deps.fleet.inspect(connection, request);

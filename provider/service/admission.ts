@@ -22,6 +22,8 @@ export interface Credentials {
   host: string | undefined;
   /** The site of the page, if the client is a browser. */
   origin?: string | undefined;
+  /** The header Sec-Fetch-Site: how that page's site is related to the service. Browsers send it also where they send no origin. */
+  fetchSite?: string | undefined;
 }
 
 /** Decides whether a caller may make a request, for all interfaces of a service: they share the limits of an access token. */
@@ -37,7 +39,7 @@ export class Admission {
   async identify(request: Credentials, { needsStore = true }: { needsStore?: boolean } = {}): Promise<Caller> {
     const { authenticator, operator } = this.service;
     if (!authenticator) {
-      refuseBrowsers(request);
+      this.refuseOtherSites(request);
       return operator;
     }
     const token = readBearerToken(request.authorization);
@@ -48,6 +50,11 @@ export class Admission {
       : authenticator.authenticateWithoutStore(token, withStoreTimeout));
     if (!isKnown) this.#lookups.giveBack(ALL);
     return caller;
+  }
+
+  /** Without authentication, also for routes that need none. */
+  refuseOtherSites(request: Credentials): void {
+    if (!this.service.authenticator) refuseBrowsers(request);
   }
 
   /** Past the limit, only tokens are looked up that were in the store a second ago. So invalid ones neither load the store nor lock out others. */
@@ -85,12 +92,13 @@ export function readBearerToken(authorization: string | undefined): string {
  * Without authentication, a web page in a browser on this machine must not reach the service, also not by a name that leads to loopback. Only
  * its own pages may, under the name and port that they were loaded from.
  */
-function refuseBrowsers({ host = "", origin }: Credentials): void {
+function refuseBrowsers({ host = "", origin, fetchSite = "none" }: Credentials): void {
   const names = [host, ...(origin === undefined ? [] : [origin.replace(/^https?:\/\//, "")])];
-  if (isLoopbackName(host.replace(/:\d+$/, "")) && names.every((name) => name === host)) return;
+  const isOwnPage = fetchSite === "same-origin" || fetchSite === "none";
+  if (isLoopbackName(host.replace(/:\d+$/, "")) && names.every((name) => name === host) && isOwnPage) return;
   throw new OverlayError(
     "ACCESS_DENIED",
-    `The service runs without authentication, and answers requests for localhost only, not for ${names.join(" from ")}.`,
+    `The service runs without authentication, and answers requests for localhost only, not for ${names.join(" from ")}${isOwnPage ? "" : ` from another site`}.`,
     "Use http://127.0.0.1, or start it with authentication.",
   );
 }

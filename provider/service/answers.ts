@@ -38,7 +38,7 @@ function failuresOf({ method, schema = {}, config = {} }: RouteOptions): number[
   return [
     ...(hasInputs ? [400] : []),
     ...(mayHaveBody ? [408, 413, 415] : []),
-    ...(config.scope === "public" ? [] : [401, 403, 429, 503]),
+    ...(config.scope === "public" ? [403] : [401, 403, 429, 503]),
     ...(config.failures ?? []),
     500,
   ];

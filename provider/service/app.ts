@@ -7,6 +7,7 @@ import type { Ipam } from "../ipam/types";
 import type { Context } from "../reservations";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
+import type { OpenStreams } from "./events/open-streams";
 import type { Metrics } from "./metrics/metrics";
 
 /** What a route demands of its caller; `public`: no access token. */
@@ -55,6 +56,7 @@ export interface ServiceContext {
   limits: Limits;
   /** Events of the store, of all processes. */
   feed: EventFeed;
+  streams: OpenStreams;
   deliveries: WebhookDeliveries;
   metrics: Metrics;
   /** Metrics need no access token. */

@@ -10,13 +10,12 @@ export function guardRoutes(app: App, admission: Admission): void {
   });
   app.addHook("onRequest", async (request) => {
     const { scope, needsStore } = request.routeOptions.config;
+    const { authorization, host, origin, "sec-fetch-site": site } = request.headers;
+    const credentials = { authorization, host, origin, fetchSite: site?.toString() };
+    admission.refuseOtherSites(credentials);
     if (scope === "public" || request.is404) return;
     if (scope === undefined) throw new Error(`Route ${request.routeOptions.url} declares no scope.`);
-    const { authorization, host, origin } = request.headers;
-    request.caller = await admission.identify(
-      { authorization, host, origin },
-      needsStore === false ? { needsStore } : {},
-    );
+    request.caller = await admission.identify(credentials, needsStore === false ? { needsStore } : {});
     request.overlay = admission.admit(request.caller, scope);
   });
 }

@@ -4,6 +4,7 @@ import type { Observer } from "../ipam/observer";
 import type { Ipam } from "../ipam/types";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";
+import { OpenStreams } from "./events/open-streams";
 import { Metrics, type MetricsOptions } from "./metrics/metrics";
 
 /** The pool of one process that serves it, what is measured of it, and the events of its store. */
@@ -11,6 +12,7 @@ export interface Instance {
   pool: Ipam;
   metrics: Metrics;
   feed: EventFeed;
+  streams: OpenStreams;
   deliveries: WebhookDeliveries;
 }
 
@@ -38,5 +40,5 @@ export async function openInstance(openIpam: OpenPool, options: MetricsOptions, 
       if (failure !== undefined) log.warn({ webhook: webhook.id }, `A delivery failed. ${failure}`);
     },
   });
-  return { pool, metrics, feed, deliveries };
+  return { pool, metrics, feed, streams: new OpenStreams(metrics), deliveries };
 }

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { type Category, type Code, categoryOf, OverlayError } from "../errors";
+import { isShown, holder as wireHolder } from "../ipam/remote/wire";
 
 /** Errors as HTTP answers: RFC 9457, `application/problem+json`. */
 
@@ -15,6 +16,10 @@ export const problemSchema = z
     what: z.string().describe("What is wrong, with names and numbers."),
     fix: z.string().describe("What to do."),
     property: z.string().optional().describe("The input that causes it, if one does."),
+    holder: z
+      .object({ pool: z.string(), owner: z.string(), uid: z.string(), extents: z.array(z.string()) })
+      .optional()
+      .describe("The lease that keeps the request from its values, if the caller may see it."),
   })
   .meta({ id: "Problem" });
 
@@ -68,11 +73,22 @@ export function shownText({ code, what, fix }: OverlayError): Pick<OverlayError,
   if (categoryOf(code) === "internal") return { what: "The service failed.", fix: inLog };
   if (code === "STORE_UNAVAILABLE")
     return { what: "The store of the service does not answer.", fix: `Try again later. ${inLog}` };
-  return { what, fix };
+  return { what: cutText(what, MOST_WHAT), fix: cutText(fix, MOST_FIX) };
+}
+
+/** Bytes as JSON. A problem has both texts twice, and stays below 8 KB. */
+const MOST_WHAT = 3000;
+const MOST_FIX = 700;
+
+/** Inputs may have characters that are long in JSON. */
+function cutText(text: string, most: number): string {
+  let cut = text.slice(0, most);
+  while (Buffer.byteLength(JSON.stringify(cut)) > most) cut = cut.slice(0, Math.floor(cut.length * 0.9));
+  return cut.length === text.length ? text : `${cut}…`;
 }
 
 export function toProblem(error: OverlayError): Problem {
-  const { code, property } = error;
+  const { code, property, holder } = error;
   const status = statusOf(code);
   const shown = shownText(error);
   return {
@@ -83,6 +99,7 @@ export function toProblem(error: OverlayError): Problem {
     code,
     ...shown,
     ...(property !== undefined && { property }),
+    ...(holder && isShown(holder) && { holder: wireHolder.encode(holder) }),
   };
 }
 

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
-import { explainIssues, formatPath } from "../invalid-input";
+import { explainIssues, formatPath, MOST_EXPLAINED } from "../invalid-input";
 import type { Limits } from "./app";
 
 /** Parses what a request contains. */
@@ -25,8 +25,20 @@ export function invalidInputError(
     given,
     isSecret: ([key]) => SECRET_INPUTS.includes(key!),
   });
-  const what = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, ""))).join(" ");
-  return new OverlayError("INPUT_INVALID", what, fix).about(formatPath(refusals[0]!.path));
+  const reasons = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, "")));
+  return new OverlayError("INPUT_INVALID", joinReasons(reasons), fix).about(formatPath(refusals[0]!.path));
+}
+
+/** Characters of all reasons. A problem has them twice, and stays below 8 KB. */
+const MOST_CHARACTERS = 2500;
+
+function joinReasons(reasons: string[]): string {
+  let what = reasons[0]!;
+  let shown = 1;
+  for (; shown < reasons.length && what.length + reasons[shown]!.length < MOST_CHARACTERS; shown++)
+    what += ` ${reasons[shown]}`;
+  const isAll = shown === reasons.length && shown < MOST_EXPLAINED;
+  return isAll ? what : `${what} Only the first ${shown} errors are shown.`;
 }
 
 /** The schema of what is given, without that it may be absent. */

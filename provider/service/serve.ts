@@ -13,6 +13,7 @@ import { createLog } from "./log";
 import { buildServer } from "./server";
 import type { ServiceSettings } from "./settings";
 import { readTls, type TlsFiles, watchTls } from "./tls";
+import { startWatchdog } from "./watchdog";
 
 /** Milliseconds after a signal in which the process ends, whatever is under way. */
 const STOP_TIMEOUT = 10_000;
@@ -52,6 +53,7 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
   const instance = await openInstance(context.openIpam, measured, log);
   const listeners: Listener[] = [];
   let unwatch = () => {};
+  let endWatchdog = () => {};
   try {
     const service = buildContext(context, settings, { instance, stopping: stopping.signal });
     const tls = tlsFilesOf(settings);
@@ -60,12 +62,14 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
     if (settings.grpcListen) listeners.push(await startGrpc(service, { ...common, address: settings.grpcListen }));
     logProtection(log, protection);
     instance.deliveries.start();
+    endWatchdog = startWatchdog(process.env, log);
     if (tls) unwatch = reloadTls(listeners, tls, log);
     log.info({ signal: await signal }, "stopping");
   } finally {
     endProcessAfter(STOP_TIMEOUT, log);
     stopping.abort();
     unwatch();
+    endWatchdog();
     await Promise.all([instance.deliveries.stop(), ...listeners.map((listener) => listener.stop(ANSWER_TIMEOUT))]);
     await instance.pool.end();
   }

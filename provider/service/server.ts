@@ -16,6 +16,7 @@ import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
 import { limitConnections } from "./connections";
 import { guardRoutes } from "./guard";
+import { parseJsonBodies } from "./json-body";
 import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./problem";
 import { validatorFor } from "./requests";
 import { ROUTE_GROUPS } from "./routes";
@@ -62,6 +63,7 @@ export async function buildServer(
   }).withTypeProvider<ZodTypeProvider>() as unknown as App;
   limitConnections(app.server, MOST_CONNECTIONS);
   app.removeContentTypeParser("text/plain");
+  parseJsonBodies(app, service.limits);
   app.setValidatorCompiler(({ schema }) => validatorFor(schema as z.ZodType));
   app.setSerializerCompiler(serializerCompiler);
   app.setErrorHandler(answerError);

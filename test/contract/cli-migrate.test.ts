@@ -4,7 +4,7 @@ import type { OverlayError } from "../../provider/errors";
 import { openStore } from "../../provider/ipam";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
-import { openPool } from "./fixture";
+import { openIpam } from "./fixture";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 
@@ -46,7 +46,7 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
         isFailed = true;
       });
       const writer = async (id: number): Promise<OverlayError | undefined> => {
-        const pool = await openPool(source, { offerTtl: 3600, quarantine: 300 });
+        const pool = await openIpam(source, { offerTtl: 3600, quarantine: 300 });
         try {
           for (let i = 0; !isFailed; i++) {
             const lease = await pool.claim({ pool: address, owner: `writer ${id} ${i}`, type: "IPReservation" });

@@ -70,7 +70,7 @@ const timeless = (all: Lease[]) =>
 const withoutHosts = (all: Partial<Lease>[]) =>
   all.map((lease) => ({ ...lease, names: lease.names?.filter((name) => !name.startsWith("host/")) }));
 
-const differences = (pool: Pool) => {
+const differences = (pool: Ipam) => {
   const { networks, runners } = lifecyclesOn(pool);
   return Promise.all([
     networks.diff(deployed.network, deployed.network),

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access";
 import type { PoolRun } from "../../provider/pool/run";
 import { Ctl, deploy } from "../unit/cli/ctl";
-import { openPool } from "./fixture";
+import { openIpam } from "./fixture";
 import { type Service, serveInProcess } from "./servers/service";
 
 /** The command line with a service as its store. */
@@ -15,7 +15,7 @@ describe("overlayctl --store https", { timeout: 120_000 }, () => {
   let [store, token, tokenFile] = ["", "", join(ctl.folder, "token")];
 
   beforeAll(async () => {
-    pool = await openPool(ctl.store, { offerTtl: 3600, quarantine: 0 });
+    pool = await openIpam(ctl.store, { offerTtl: 3600, quarantine: 0 });
     await deploy(pool, ["node1"]);
     service = await serveInProcess(pool);
     store = `http://127.0.0.1:${service.port}`;

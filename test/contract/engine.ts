@@ -226,7 +226,7 @@ function rowContract(open: Open): void {
     const event: Event = { ...eventOf(fullLease), tenant, usedBy: "c", by: "b", takenBy: "t", formerOwner: "f" };
     const documents: DocumentRow[] = [
       { kind: "secret", key: "ring", value: "s3cret\nline" },
-      { kind: "webhook", key: "w/1", value: '{"a":"\u0000"}'.replace("\u0000", "é") },
+      { kind: "delivery", key: "w/1", value: '{"a":"\u0000"}'.replace("\u0000", "é") },
     ];
     await write(store, { pools: [fullPool], leases: [fullLease], offers: [fullOffer], documents, events: [event] });
     const queries: Query[] = [
@@ -234,7 +234,7 @@ function rowContract(open: Open): void {
       { of: "offersOf", owner: fullOffer.owner },
       { of: "pool", name: "pool/full" },
       { of: "documents", kind: "secret" },
-      { of: "documents", kind: "webhook" },
+      { of: "documents", kind: "delivery" },
       { of: "events", after: 0, limit: 9 },
     ];
     for (const each of [store, await open()])
@@ -365,8 +365,8 @@ function queryContract(open: Open): void {
         ],
         free: [free(0n, 9n), free(11n, 15n), free(64n, 79n), free(100n, 200n, "r"), free(1n, 3n, "a", "pool/other")],
         documents: [
-          { kind: "webhook", key: "2", value: "b" },
-          { kind: "webhook", key: "1", value: "a" },
+          { kind: "delivery", key: "2", value: "b" },
+          { kind: "delivery", key: "1", value: "a" },
           { kind: "accessToken", key: "1", value: "c" },
           { kind: "secret", key: "1", value: "d" },
         ],
@@ -427,7 +427,7 @@ function queryContract(open: Open): void {
     [{ of: "offersWithPool", prefix: "network/" }, ["y main"], 0],
     [{ of: "past", before: 70, limit: 2 }, new Set(["e1", "e2"])],
     [{ of: "past", before: 201, limit: 9 }, new Set(["e1", "e2", "r1", "r2", "x main", "x other", "z main"])],
-    [{ of: "documents", kind: "webhook" }, ["webhook 1", "webhook 2"]],
+    [{ of: "documents", kind: "delivery" }, ["delivery 1", "delivery 2"]],
     [{ of: "documents", kind: "secret" }, ["secret 1"]],
     [{ of: "documents", kind: "delivery" }, []],
     [{ of: "events", after: 2, limit: 2 }, ["3", "4"]],
@@ -583,7 +583,7 @@ function headContract({ sql }: EngineUnderTest, open: Open): void {
       await write(one, { events: [eventOf(lease), eventOf(lease)] }),
       await write(two, { events: [eventOf(lease)] }, ["pool/q"]),
       await write(one, { offers: [offerRow("x")] }),
-      await write(two, { isVersion: true, documents: [{ kind: "webhook", key: "1", value: "" }] }, []),
+      await write(two, { isVersion: true, documents: [{ kind: "delivery", key: "1", value: "" }] }, []),
       await write(one, { events: [eventOf(lease)] }),
     ];
     expect(commits.map(({ version }) => version)).toEqual([1, 2, 2, 3, 4]);

@@ -1,8 +1,8 @@
-import { openPool } from "./fixture";
+import { openIpam } from "./fixture";
 
 /** A worker process that claims, uses and releases: `lease-worker.ts URL NAME COUNT`. Prints the leases that it holds at the end. */
 async function main([url, name, count]: string[]): Promise<void> {
-  const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
+  const pool = await openIpam(url!, { offerTtl: 3600, quarantine: 0 });
   const claim = (i: number) => pool.claim({ pool: "pool/p", owner: `${name} ${i}`, type: "IPReservation" });
   const leases = [];
   for (let i = 0; i < Number(count); i += 5) {

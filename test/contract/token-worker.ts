@@ -1,6 +1,6 @@
 import { createInterface } from "node:readline";
 import { type Context, releaseByToken, reserveMany, useByToken } from "../../provider/reservations";
-import { openPool } from "./fixture";
+import { openIpam } from "./fixture";
 
 /**
  * A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`, which it answers with `won` or a code, or
@@ -14,7 +14,7 @@ const ACTIONS: Record<string, (context: Context, subject: string, name: string) 
 };
 
 async function main([url, name]: string[]): Promise<void> {
-  const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
+  const pool = await openIpam(url!, { offerTtl: 3600, quarantine: 0 });
   process.stdout.write("ready\n");
   for await (const line of createInterface({ input: process.stdin })) {
     const [verb, subject] = line.split(" ") as [string, string];

@@ -8,7 +8,7 @@ import { formatIp, parseIp } from "../../provider/addressing/ip";
 import { openStore } from "../../provider/ipam";
 import { lockKey } from "../../provider/pool/engines/postgres/schema";
 import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
-import { by, createPool, extents, openPool, type Pool } from "./fixture";
+import { by, createPool, extents, openIpam, type Pool } from "./fixture";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
@@ -83,7 +83,7 @@ function documented(engine: string): Map<string, string> {
   return new Map(named.filter(([, only]) => (only ?? engine) === engine).map(([title, , sql]) => [title!, sql!]));
 }
 
-async function fill(pool: Pool): Promise<void> {
+async function fill(pool: Ipam): Promise<void> {
   await createPool(pool, {
     name: "pool/lb",
     extents: extents("10.1.2.0/24"),
@@ -117,7 +117,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
     let engine: Engine;
     beforeAll(async () => {
       engine = await start();
-      const pool = await openPool(engine.url, SETTINGS);
+      const pool = await openIpam(engine.url, SETTINGS);
       await fill(pool);
       await pool.end();
     });
@@ -175,7 +175,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
 
     test("addresses are written as the pool writes them", async () => {
       const values = Array.from({ length: 300 }, (_, i) => randomAddress(i));
-      const pool = await openPool(engine.url, SETTINGS);
+      const pool = await openIpam(engine.url, SETTINGS);
       await pool.importLeases(
         values.map((value, i) => ({
           pool: "space/default",
@@ -220,7 +220,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
     });
 
     test("no view has secrets, tokens, or parts of tokens", async () => {
-      const pool = await openPool(engine.url, SETTINGS);
+      const pool = await openIpam(engine.url, SETTINGS);
       await pool.replaceSecret("ring", () => "not-to-be-seen");
       await pool.end();
       const [lease] = await engine.query("SELECT value FROM kv WHERE key >= 'l/pool%2Flb' AND key < 'l/pool%2Flb0'");
@@ -235,7 +235,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       const before = await engine.query("SELECT * FROM leases ORDER BY pool, uid, address");
       await engine.age();
       await expect(engine.query("SELECT * FROM leases")).rejects.toThrow();
-      await (await openPool(engine.url, SETTINGS)).end();
+      await (await openIpam(engine.url, SETTINGS)).end();
       expect(await engine.query("SELECT * FROM leases ORDER BY pool, uid, address")).toEqual(before);
       const [pool] = await engine.query("SELECT capacity FROM pools WHERE name = 'pool/lb'");
       expect(Number(pool!.capacity)).toBe(256);
@@ -249,7 +249,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       const errors = vi.spyOn(console, "error").mockImplementation(() => {});
       await engine.age();
       await engine.query(create);
-      await (await openPool(engine.url, SETTINGS)).end();
+      await (await openIpam(engine.url, SETTINGS)).end();
       const said = errors.mock.calls.flat().join("\n");
       errors.mockRestore();
       expect(said).toMatch(
@@ -257,7 +257,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       );
       await engine.query(`SELECT mine FROM ${relation}`);
       await engine.query(`DROP ${kind} ${relation}`);
-      await (await openPool(engine.url, SETTINGS)).end();
+      await (await openIpam(engine.url, SETTINGS)).end();
       expect(await engine.query("SELECT owner FROM leases WHERE address = '10.1.2.3'")).toHaveLength(1);
     });
   });
@@ -276,7 +276,7 @@ describe.skipIf(postgresMissing)("PostgreSQL", () => {
   let engine: Awaited<ReturnType<typeof startServer>>;
   beforeAll(async () => {
     engine = await startServer();
-    const pool = await openPool(engine.url, SETTINGS);
+    const pool = await openIpam(engine.url, SETTINGS);
     await fill(pool);
     await pool.end();
   });
@@ -308,18 +308,18 @@ describe.skipIf(postgresMissing)("PostgreSQL", () => {
       await (await openStore(engine.server.url({ login }), SETTINGS)).close();
     await holder.end();
     expect(await engine.query("SELECT version FROM layout")).toEqual([{ version: 2 }]);
-    await (await openPool(engine.url, SETTINGS)).end();
+    await (await openIpam(engine.url, SETTINGS)).end();
     // Views of the previous release, with the same columns, are replaced.
     const definition = "SELECT pg_get_viewdef('pools'::regclass) AS text";
     const [current] = await engine.query(definition);
     await engine.query(`UPDATE layout SET version = 3;
       CREATE OR REPLACE VIEW pools AS ${String(current!.text).replace("COALESCE(counts.quarantined, 0)", "0")}`);
     expect(await engine.query(definition)).not.toEqual([current]);
-    await (await openPool(engine.url, SETTINGS)).end();
+    await (await openIpam(engine.url, SETTINGS)).end();
     expect(await engine.query(definition)).toEqual([current]);
     for (const login of ["rows_reader", "rows_writer"]) {
       expect(await asked(engine.server, "SELECT owner FROM leases WHERE address = '10.1.2.3'", login)).toHaveLength(1);
-      await (await openPool(engine.server.url({ login }), SETTINGS)).end();
+      await (await openIpam(engine.server.url({ login }), SETTINGS)).end();
     }
   });
 });

@@ -41,6 +41,7 @@ const work = (desired: Item[]): ApplyRequest => ({
   persist: true,
   fence: async () => {},
   isLeaseGone: async () => false,
+  ownersHere: async () => [],
 });
 const reconciler = new Reconciler();
 async function learnRoute(): Promise<void> {

@@ -28,7 +28,14 @@ async function main(request: Request): Promise<Answer> {
   const reconciler = new Reconciler(reported, { revertAfter: request.revertAfter });
   const host = await hosts.connect(request.connection);
   const record = { uid: "u", owner: "test", network: "training", store: "s" };
-  const work = { record, items: request.items, persist: true, fence: async () => {}, isLeaseGone: async () => false };
+  const work = {
+    record,
+    items: request.items,
+    persist: true,
+    fence: async () => {},
+    isLeaseGone: async () => false,
+    ownersHere: async () => [],
+  };
   const error = await reconciler.apply(host, work).then(
     () => undefined,
     (error: Error) => error.message,

@@ -45,6 +45,7 @@ const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}): App
   items,
   fence: async () => {},
   isLeaseGone: async () => false,
+  ownersHere: async () => [],
   ...more,
 });
 const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>

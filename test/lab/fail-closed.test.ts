@@ -29,6 +29,7 @@ const apply = (items: Item[]) =>
     persist: true,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   });
 const boot = () => lab.exec("r1", "sh /var/lib/overlay/boot.sh");
 

@@ -35,6 +35,7 @@ const apply = (name: string, uid: string, items: Item[]) =>
     items,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   });
 
 async function overlay(): Promise<void> {

@@ -39,6 +39,7 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
     items,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   });
 
 async function runner(of: Network, name: string, id: number): Promise<void> {
@@ -214,6 +215,22 @@ describe.each(FAMILIES)("IPv%s", (family) => {
   });
 });
 
+test("workloads learn no way to the hub past their runner from it", async () => {
+  const learn = async (): Promise<string> => {
+    await sh("r1", tries(`ip netns exec job ping -c 3 -i 0.2 -W 1 ${JOB("r2", 4)}`));
+    return (await sh("r1", `ip -n job route get ${JOB("r2", 4)}`)).split(" ")[2]!;
+  };
+  const forget = () => sh("r1", "ip -n job route flush cache");
+  await forget();
+  expect(await learn()).toBe("10.128.64.1");
+  await sh("r1", "iptables -t raw -F OVERLAY-OUT");
+  expect(await learn(), "without our rule").toBe("10.128.64.254");
+  await overlay(network(), { r1: 1 });
+  expect(await learn(), "cached").toBe("10.128.64.254");
+  await forget();
+  expect(await learn()).toBe("10.128.64.1");
+});
+
 /** Addresses at which a workload of r1 reaches an sshd: gateway, hub by both overlay addresses, and the underlay's. */
 async function reached(): Promise<string[]> {
   const targets = {
@@ -260,6 +277,7 @@ test("a second run changes nothing, and warnings are given once", async () => {
     record: { uid: "r1", owner: "r1", network: "training", store: "s" },
     items: planTunnel(network(), 1, underlayOf("hub"), underlayOf("r1")),
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   };
   expect((await again.inspect(labHost(lab, "hub"), desired)).differences).toEqual([]);
   await again.apply(labHost(lab, "hub"), { ...desired, fence: async () => {} });

@@ -39,6 +39,7 @@ const apply = (uid: string, items: Item[], adopt = false) =>
     adopt,
     fence: async () => {},
     isLeaseGone: async () => false,
+    ownersHere: async () => [],
   });
 /** A conversation is reported after its requests are answered. */
 const lastSteps = async (): Promise<number> => {

@@ -71,6 +71,73 @@ test("items of other owners on the host stay, also while their records are lost"
   expect(await allLeft()).toEqual(NOTHING);
 });
 
+/** With a static address on the hub. */
+async function upWithForward(): Promise<void> {
+  await up();
+  await stack.put("IPPool", "lb", { ranges: ["10.254.200.0/28"] });
+  await putForward();
+}
+const putForward = () => {
+  const forwards = [{ protocol: "tcp", port: 80, to: "10.128.64.5" }];
+  return stack.put("StaticIP", "web", {
+    pool: "lb",
+    attach: "training",
+    connection: stack.at("hub"),
+    ip: "10.254.200.0",
+    forwards,
+  });
+};
+const RESOURCES = [
+  ["OverlayNetwork", "training"],
+  ["RunnerSubnet", "r1"],
+  ["RunnerSubnet", "r2"],
+  ["StaticIP", "web"],
+] as const;
+const allDrift = async () => (await Promise.all(RESOURCES.map(([type, name]) => stack.drift(type, name)))).flat();
+const RULES = "{ iptables-save; ip6tables-save; } | grep -v '^[#:]'";
+
+test("a hub that has lost everything: rules of owners that the pool has are not called foreign, and stay", async () => {
+  await upWithForward();
+  const before = await sh("hub", RULES);
+  await loseAll("hub");
+  const missing = expect.stringMatching(/^10\.254\.0\.1: file \/var\/lib\/overlay\/[\w./]+: missing$/);
+  const lost = await allDrift();
+  const isFormerValue = (line: string): boolean => line.endsWith("net.ipv4.ip_forward: its former value is not saved");
+  expect(lost.filter((line) => !isFormerValue(String(line)))).toEqual(Array(12).fill(missing));
+  await stack.refresh();
+  await stack.network();
+  await stack.runner("r1");
+  expect(await allDrift()).toEqual(Array(4).fill(missing));
+  await stack.runner("r2");
+  await putForward();
+  expect(await allDrift()).toEqual([]);
+  expect(stack.warnings.filter((text) => text.includes("foreign"))).toEqual([]);
+  expect(await sh("hub", RULES)).toBe(before);
+});
+
+test("a foreign rule on a hub that has lost everything is shown once all records are there again", async () => {
+  await up();
+  await sh("hub", "iptables -A OVERLAY-FWD -s 192.0.2.7/32 -j DROP");
+  await loseAll("hub");
+  await stack.refresh();
+  await up();
+  expect(await stack.drift("OverlayNetwork", "training")).toEqual([
+    "10.254.0.1: foreign rule '-s 192.0.2.7/32 -j DROP' in OVERLAY-FWD (IPv4 filter): remove it with `iptables -t filter -D OVERLAY-FWD -s 192.0.2.7/32 -j DROP`",
+  ]);
+});
+
+test("destroy removes everything from hosts that have lost everything, resource by resource", async () => {
+  await upWithForward();
+  for (const host of ["hub", "r1", "r2"]) await loseAll(host);
+  await stack.remove("StaticIP", "web");
+  expect(await sh("hub", "iptables-save | grep 10.254.200.0")).toBe("");
+  await stack.remove("RunnerSubnet", "r1");
+  expect(await sh("hub", "ip -o link show vxkr1; iptables-save | grep -e vxkr1 -e 10.254.1.1")).toBe("");
+  expect((await lab.exec("r2", "ping -c 1 -W 10 10.128.0.1")).code).toBe(0);
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});
+
 test("a runner that no longer exists does not prevent the hub from being cleaned without a record", async () => {
   await up();
   await loseRecords("hub");

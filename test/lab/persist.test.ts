@@ -55,6 +55,7 @@ const work = (uid: string, items: Item[], persist = true): ApplyRequest => ({
   ...desired(uid, items, persist),
   fence: async () => {},
   isLeaseGone: async () => false,
+  ownersHere: async () => [],
 });
 
 const hostOf = (name: string): Host => labHost(lab, name);

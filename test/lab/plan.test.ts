@@ -74,19 +74,20 @@ test("a runner that is created, one that is removed, and one that takes the othe
   expect(hub).toMatchObject({
     host: "10.254.0.1",
     changes: [
-      "add link vxkr2",
-      "add address 10.128.128.254/18 on vxkr2",
       "add rule '-s 10.254.1.2/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
       "add rule '! -s 10.128.128.0/18 -i vxkr2 -j DROP' in OVERLAY-PRE (IPv4 raw)",
       "add rule '-i vxkr2 -j DROP' in OVERLAY-GUARD (IPv4 mangle)",
       "add rule '-o vxkr2 -j DROP' in OVERLAY-GUARD (IPv4 mangle)",
       "add rule '-i vxkr2 -j REJECT --reject-with icmp-port-unreachable' in OVERLAY-IN (IPv4 filter)",
       "add rule '-i vxkr2 -j DROP' in OVERLAY-PRE (IPv6 raw)",
+      "add link vxkr2",
+      "add address 10.128.128.254/18 on vxkr2",
     ],
   });
   expect(r2).toMatchObject({
     host: "10.254.1.2",
     records: [{ uid: "uid-of-r2", network: "training" }],
+    warnings: [],
     refused: [],
   });
   expect((r2!.changes as string[]).length).toBeGreaterThan(8);

@@ -42,6 +42,7 @@ const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}, owne
   items,
   fence: async () => {},
   isLeaseGone: async () => false,
+  ownersHere: async () => [],
   ...more,
 });
 const tunnel = (id: number, changes: Partial<Network> = {}): Item[] => planTunnel(network(changes), id, here, there);

@@ -62,6 +62,7 @@ const work = (uid: string, items: Item[]): ApplyRequest => ({
   items,
   fence: async () => {},
   isLeaseGone: async () => false,
+  ownersHere: async () => [],
 });
 
 /** A conversation is reported after its last job is answered. */

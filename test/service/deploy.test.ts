@@ -40,6 +40,25 @@ describe.skipIf(folderOnPath("systemd-analyze") === undefined)("systemd", () => 
     expect(status).toBe(0);
   });
 
+  test("the service tells systemd's watchdog that it runs", async () => {
+    const ctl = new Ctl();
+    const socket = join(folder, "notify");
+    const listener = spawn("python3", ["-c", PRINT_DATAGRAM, socket], { stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      await once(listener.stdout, "data"); // it is bound
+      const env = { PATH: process.env.PATH, HOME: ctl.folder, OVERLAY_STORE: ctl.store };
+      const watched = { ...env, NOTIFY_SOCKET: socket, WATCHDOG_USEC: "3000000" };
+      const args = [OVERLAYCTL, "serve", "--no-auth", "--listen", "127.0.0.1:0"];
+      const child = spawn(process.execPath, args, { env: watched, stdio: "ignore" });
+      const [message] = (await once(listener.stdout, "data")) as [Buffer];
+      child.kill("SIGTERM");
+      expect(String(message)).toMatch(/^WATCHDOG=1/);
+    } finally {
+      listener.kill();
+      ctl.remove();
+    }
+  });
+
   test.skipIf(folderOnPath("strace") === undefined)(
     "the service needs no system call that its filter refuses",
     async () => {
@@ -58,6 +77,15 @@ describe.skipIf(folderOnPath("systemd-analyze") === undefined)("systemd", () => 
     },
   );
 });
+
+/** As systemd: prints the first message that a service sends. */
+const PRINT_DATAGRAM = `
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind(sys.argv[1])
+sys.stdout.write("bound"); sys.stdout.flush()
+sys.stdout.write(s.recv(1000).decode()); sys.stdout.flush()
+`;
 
 /** The system calls of a service that reserves and releases an address and is ended. */
 async function traceService(ctl: Ctl): Promise<Set<string>> {

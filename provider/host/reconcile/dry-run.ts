@@ -1,3 +1,4 @@
+import { keptWarnings } from "../../network/diff/other-routing";
 import { factsAfterRemoval, planSteps } from "../../network/diff/steps";
 import type { HostRecord, Step } from "../../network/model/items";
 import { adaptToHost } from "../../network/plan/this-host";
@@ -6,7 +7,7 @@ import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
 import { acceptedRequests } from "./change";
-import { parseHostFacts, withHostName } from "./host-state";
+import { findLostRecords, parseHostFacts, withHostName } from "./host-state";
 import { acceptRequests } from "./reconciler";
 import type { ApplyRequest, Job } from "./requests";
 
@@ -18,6 +19,8 @@ export interface DryRun {
   script: string;
   /** Records that would be written, each with its number of items. */
   records: HostRecord[];
+  /** What up would warn of. */
+  warnings: string[];
   /** Why some of the requests would be refused. */
   refused: unknown[];
 }
@@ -25,6 +28,7 @@ export interface DryRun {
 /** What an apply of these requests would do to the host: removals first. Changes nothing, and takes no lock. */
 export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryRun> {
   const facts = parseHostFacts(host, await host.exec(preflightScript(requests)));
+  await findLostRecords(requests, facts);
   const refused: unknown[] = [];
   const removals = requests.filter(({ items }) => items.length === 0).map((request) => adaptToHost(request, facts));
   const blocked = findBlockedRemovals(removals, facts);
@@ -36,7 +40,8 @@ export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryR
   const accepted = await acceptRequests(host, jobs, after);
   const steps = [...removeSteps, ...planSteps(acceptedRequests(accepted), after)];
   const records = accepted.flatMap(({ written }) => written);
-  return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
+  const script = steps.length > 0 ? renderChange(steps, []) : "";
+  return { steps, script, records, warnings: keptWarnings(steps), refused };
 }
 
 const toJob = (host: Host, request: ApplyRequest, refused: unknown[]): Job => ({

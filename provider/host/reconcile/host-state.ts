@@ -2,10 +2,11 @@ import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../../errors";
 import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { INSPECT_COMMANDS, isUnique, toRecordItem } from "../../network/kinds";
-import { sha256 } from "../../network/kinds/file";
+import { compareAccess, sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, hasItem, itemKey } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
+import { hasUnlistedRules } from "../../network/preflight/foreign";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
@@ -93,7 +94,9 @@ export function planRecord(desired: ApplyRequest, facts: Facts): RecordChange {
     ...desired.record,
     items: [...items, ...[...rest.values()].filter((item) => !keys.has(itemKey(item)))],
   };
-  const isWritten = desired.items.length === 0 || old.some((record) => isSameRecord(record, desiredRecord(desired)));
+  const isSame = old.some((record) => isSameRecord(record, desiredRecord(desired)));
+  const isWritten =
+    desired.items.length === 0 || (isSame && compareAccess(recordPath(desired.record), facts).length === 0);
   const invalid = invalidRecordFile(desired, facts);
   return {
     desired,
@@ -124,6 +127,14 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
   findOwnedItems(desired, facts).length > 0 ||
   invalidRecordFile(desired, facts) !== undefined ||
   facts.files.has(scriptPath(desired.record));
+
+/** Adds the records that are lost as the pool has it, if there are rules in our chains that none of these requests and no record lists. */
+export async function findLostRecords(requests: CheckRequest[], facts: Facts): Promise<void> {
+  const [first] = requests;
+  if (!first || !hasUnlistedRules(requests, facts)) return;
+  const known = new Set(facts.records.map(({ uid }) => uid));
+  facts.lostRecords = (await first.ownersHere()).filter(({ uid }) => !known.has(uid)).map(recordPath);
+}
 
 /** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
 export async function findStaleUids(desired: CheckRequest, facts: Facts): Promise<string[]> {

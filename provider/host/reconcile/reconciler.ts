@@ -1,4 +1,5 @@
 import { findDifferences } from "../../network/diff/differences";
+import { keptWarnings } from "../../network/diff/other-routing";
 import { planSteps } from "../../network/diff/steps";
 import { formerPeer } from "../../network/kinds/device";
 import { containersOn } from "../../network/kinds/docker";
@@ -17,6 +18,7 @@ import {
   commandFailedError,
   desiredRecord,
   dockerWarnings,
+  findLostRecords,
   findStaleUids,
   invalidWarnings,
   nameHostInErrors,
@@ -139,12 +141,13 @@ async function runConversation(jobs: Job[], later: Job[], options: ReconcileOpti
   }
 }
 
-const requestsOf = (jobs: Job[]): DesiredState[] => jobs.map(({ request }) => request);
+const requestsOf = (jobs: Job[]): CheckRequest[] => jobs.map(({ request }) => request);
 
 async function inspectWithoutLock(host: Host, jobs: Job[], later: Job[], options: ReconcileOptions): Promise<0> {
   const isPreflight = jobs.some(({ action }) => action === "check");
   const requests = requestsOf(jobs);
   const facts = await (isPreflight ? readPreflightFacts(host, requests) : readHostFacts(host, requests));
+  await findLostRecords(requests, facts);
   mergeWaiting(
     jobs,
     later,
@@ -246,6 +249,7 @@ async function applyUnderLock(
 ): Promise<number> {
   const requests = requestsOf(jobs);
   const facts = parseHostFacts(host, await shell.run(`${REVERT_UNCONFIRMED}\n${preflightScript(requests)}`));
+  await findLostRecords(requests, facts);
   mergeWaiting(jobs, later, requests, facts, () => true);
   await answerInspections(host, jobs, facts);
   const accepted = await acceptRequests(host, jobs, facts);
@@ -260,6 +264,7 @@ async function applyUnderLock(
     passed = checkResult(host, accepted, facts, result, script);
     warnings.push(...parseWarnings(result.stderr), ...(await findUnpluggedPorts(shell, steps)));
     if (steps.length > 0) warnings.push(...new Set(states.flatMap(({ items }) => localWarnings(items, facts))));
+    warnings.push(...keptWarnings(steps));
     for (const warning of warnings) options.warn(`${host.name}: ${warning}`);
     const isPersistent = accepted.some(({ desired, written }) => desired.persist && written.length > 0);
     if (isPersistent && !facts.systemd) options.warnWithoutSystemd(host);

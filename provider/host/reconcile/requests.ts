@@ -1,6 +1,7 @@
 import type { OverlayError } from "../../errors";
 import type { Container } from "../../network/model/facts";
 import type { DesiredState, HostRecord, ItemDifference } from "../../network/model/items";
+import type { OwnerKey } from "../../network/model/record";
 import type { Host } from "../connection";
 
 /** Asks for changes until the host has the desired state. */
@@ -9,6 +10,8 @@ export interface ApplyRequest extends DesiredState {
   fence(): Promise<void>;
   /** Whether the lease behind a record of our own store is gone for good, so that its items have no owner. */
   isLeaseGone(uid: string): Promise<boolean>;
+  /** The owners that have items on this host, as far as the pool knows. */
+  ownersHere(): Promise<OwnerKey[]>;
   /** Why there is no plan of what is to be removed. */
   planError?: OverlayError;
 }

@@ -299,6 +299,9 @@ export const holder = fieldsOf<NonNullable<OverlayError["holder"]>>()({
   extents: z.array(extent),
 });
 
+/** Of a lease that its reader may not see, only the pool is known. */
+export const isShown = ({ uid }: Pick<Lease, "uid">): boolean => uid !== "";
+
 /** An error as RFC 9457 has it in `application/problem+json`, as far as it is needed here. */
 const problem = z.object({
   code: z.string(),
@@ -317,6 +320,6 @@ export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
   encode: ({ code, what, fix, property, holder }) => ({
     ...{ code, what, fix },
     ...(property !== undefined && { property }),
-    ...(holder && holder.uid !== "" && { holder }),
+    ...(holder && isShown(holder) && { holder }),
   }),
 });

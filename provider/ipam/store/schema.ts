@@ -237,7 +237,7 @@ export const events = table<Event & { id: number }>(
 export const secrets = table<Pick<DocumentRow, "key" | "value">>("secret", ["key"], { key: text(), value: anyText });
 
 export const documents = table<DocumentRow>("document", ["kind", "key"], {
-  kind: word("secret", "accessToken", "webhook", "delivery", "recovered"),
+  kind: word("secret", "accessToken", "delivery", "recovered"),
   key: text(),
   value: anyText,
 });

@@ -68,13 +68,13 @@ export interface EpochRow {
   tag: string;
 }
 
-/** Secrets, access tokens and webhooks: text under a key. Engines with users keep secrets apart. */
+/** Secrets, access tokens and deliveries to webhooks: text under a key. Engines with users keep secrets apart. */
 export interface DocumentRow {
   kind: DocumentKind;
   key: string;
   value: string;
 }
-export type DocumentKind = "secret" | "accessToken" | "webhook" | "delivery" | "recovered";
+export type DocumentKind = "secret" | "accessToken" | "delivery" | "recovered";
 
 /** `now` is the time of the transaction. Answers are complete, or the first `limit` rows in the order that is named. Leases come with all their fields. */
 export type Query =

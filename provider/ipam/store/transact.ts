@@ -31,12 +31,17 @@ export interface Decided {
   commit?: Commit;
 }
 
-/** Checked in every transaction before anything is decided. */
-export interface Guard {
-  queries(): Query[];
-  check(transaction: Transaction, isWrite: boolean): void;
-  /** After each commit. */
+/** What a transaction is checked for before anything is decided. */
+export interface Check {
+  /** What it needs to know. */
+  queries: Query[];
+  run(transaction: Transaction, isWrite: boolean): void;
   onCommit(head: Head, commit: Commit): void;
+}
+
+export interface Guard {
+  /** Called before each transaction begins: it does not see commits that are made while it runs. */
+  newCheck(): Check;
   /** Before an attempt is made again. */
   onConflict?(): void;
 }
@@ -79,16 +84,17 @@ const explain = ({ place }: Engine, error: unknown): unknown => {
 
 /** One attempt. A local engine answers at once: then nothing else of this process runs between `begin` and `commit`. */
 function attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>): Awaitable<Decided | "more locks"> {
-  const queries = distinct([...guard.queries(), ...batch.flatMap((work) => work.queries)]);
+  const check = guard.newCheck();
+  const queries = distinct([...check.queries, ...batch.flatMap((work) => work.queries)]);
   const begun = engine.begin(queries, [...locks].sort());
   return begun instanceof Promise
-    ? begun.then((tx) => decideOnServer(tx, queries, batch, guard, locks))
-    : decideHere(begun, queries, batch, guard);
+    ? begun.then((tx) => decideOnServer(tx, queries, batch, check, locks))
+    : decideHere(begun, queries, batch, check);
 }
 
-function decideHere(tx: Transaction, queries: Query[], batch: Work[], guard: Guard): Decided {
+function decideHere(tx: Transaction, queries: Query[], batch: Work[], check: Check): Decided {
   try {
-    guard.check(tx, true);
+    check.run(tx, true);
     const state = new State(tx.now, "all", (query) => now(tx.load([query])));
     state.absorb(queries, tx.rows);
     const outcomes = decideAll(state, tx.head, batch);
@@ -98,7 +104,7 @@ function decideHere(tx: Transaction, queries: Query[], batch: Work[], guard: Gua
       return { outcomes };
     }
     const commit = now(tx.commit(changes));
-    guard.onCommit(tx.head, commit);
+    check.onCommit(tx.head, commit);
     return { outcomes, commit };
   } catch (error) {
     now(tx.rollBack());
@@ -112,11 +118,11 @@ async function decideOnServer(
   tx: Transaction,
   queries: Query[],
   batch: Work[],
-  guard: Guard,
+  check: Check,
   locks: Set<string>,
 ): Promise<Decided | "more locks"> {
   try {
-    guard.check(tx, true);
+    check.run(tx, true);
     const state = new State(tx.now, locks);
     state.absorb([...queries, ...[...locks].map((name): Query => ({ of: "pool", name }))], tx.rows);
     for (;;) {
@@ -134,7 +140,7 @@ async function decideOnServer(
           return { outcomes };
         }
         const commit = await tx.commit(changes);
-        guard.onCommit(tx.head, commit);
+        check.onCommit(tx.head, commit);
         return { outcomes, commit };
       }
       state.rollBack(0);
@@ -190,11 +196,12 @@ export async function view<T>(
 }
 
 function viewOnce<T>(engine: Engine, given: Query[], terms: Terms, guard: Guard, answer: Answer<T>): Awaitable<T> {
-  const queries = distinct([...guard.queries(), ...given]);
+  const check = guard.newCheck();
+  const queries = distinct([...check.queries, ...given]);
   const begun = engine.begin(queries);
-  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, terms, guard, answer));
+  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, terms, check, answer));
   try {
-    guard.check(begun, false);
+    check.run(begun, false);
     const state = new State(begun.now, "all", (query) => now(begun.load([query])));
     state.terms = terms;
     state.absorb(queries, begun.rows);
@@ -208,11 +215,11 @@ async function viewOnServer<T>(
   tx: Transaction,
   queries: Query[],
   terms: Terms,
-  guard: Guard,
+  check: Check,
   answer: Answer<T>,
 ): Promise<T> {
   try {
-    guard.check(tx, false);
+    check.run(tx, false);
     const state = new State(tx.now, "all");
     state.terms = terms;
     state.absorb(queries, tx.rows);

@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { diffItems, isPresent, restoresFormerState, toRecordItem } from "../kinds";
 import { findEmptiedBridges } from "../kinds/device";
+import { compareAccess } from "../kinds/file";
 import type { Facts } from "../model/facts";
 import { type DesiredState, type HostRecord, type Item, type ItemDifference, itemKey } from "../model/items";
 import { recordPath } from "../model/record";
@@ -36,13 +37,14 @@ function findRemains(desired: DesiredState, facts: Facts): ItemDifference[] {
 }
 
 /** The record of the owner, and those of its earlier leases, as drift that is named by their files. `named`: items that are named already. */
-function diffRecords(desired: DesiredState, named: Set<string>, { records, invalidRecords }: Facts): ItemDifference[] {
+function diffRecords(desired: DesiredState, named: Set<string>, facts: Facts): ItemDifference[] {
   const { record } = desired;
+  const { records, invalidRecords } = facts;
   const earlier = records.filter((each) => each.uid !== record.uid && isOwnRecord(each, desired));
   const stale = earlier.map((each) => recordDifference(each, ["its lease has ended, should be removed"]));
   if (desired.items.length === 0) return stale;
   const observed = records.find(({ uid }) => uid === record.uid);
-  if (observed) return [...stale, ...diffRecord(observed, desired, named)];
+  if (observed) return [...stale, ...diffRecord(observed, desired, named, facts)];
   const invalid = invalidRecords.find(({ file }) => file === recordPath(record));
   return [...stale, recordDifference(record, invalid && [`it is not a record (${invalid.reason})`])];
 }
@@ -54,7 +56,7 @@ const recordDifference = (record: Pick<HostRecord, "network" | "uid">, wrong?: s
 });
 
 /** Its owner is not compared: a resource can be renamed without contact to its hosts. */
-function diffRecord(observed: HostRecord, desired: DesiredState, named: Set<string>): ItemDifference[] {
+function diffRecord(observed: HostRecord, desired: DesiredState, named: Set<string>, facts: Facts): ItemDifference[] {
   const unnamed = (all: Item[]): Item[] => all.filter((each) => !named.has(itemKey(each)));
   const listed = new Map(observed.items.map((item) => [itemKey(item), item]));
   const compare = (item: Item): string[] => {
@@ -65,6 +67,7 @@ function diffRecord(observed: HostRecord, desired: DesiredState, named: Set<stri
   const wrong = [
     ...unnamed(desired.items).flatMap(compare),
     ...unnamed(surplusOf(observed.items, desired)).map((item) => `it lists ${itemKey(item)}, which is not planned`),
+    ...compareAccess(recordPath(observed), facts),
   ];
   return wrong.length > 0 ? [recordDifference(observed, wrong)] : [];
 }

@@ -161,7 +161,7 @@ function unlistedNetworks(mine: Item[], desiredStates: DesiredState[], facts: Fa
   ];
 }
 
-/** Files of owners whose records are missing or unreadable: their scripts, and the invalid files in place of their records. */
+/** Files of owners whose records are missing or unreadable: their scripts, the invalid files in place of their records, and the records that the pool expects. */
 export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): string[] {
   const known = new Set([...facts.records, ...desiredStates.map(({ record }) => record)].map(({ uid }) => uid));
   const scripts = [...facts.files.keys()].filter((path) => {
@@ -169,7 +169,8 @@ export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): str
     return owner !== undefined && !known.has(owner.uid);
   });
   const invalid = facts.invalidRecords.filter(({ uid }) => uid === undefined || !known.has(uid));
-  return [...invalid.map(({ file }) => file), ...scripts];
+  const lost = facts.lostRecords.filter((path) => !known.has(parseOwnerPath(path)!.uid));
+  return [...invalid.map(({ file }) => file), ...scripts, ...lost];
 }
 
 /**
@@ -260,7 +261,8 @@ export function withAdoptedMacs<W extends DesiredState>(desired: W, facts: Facts
     if (item.kind !== "link" || item.mac === undefined) return item;
     const observed = facts.links.get(item.name);
     const found = desired.adopt && observed && isAdoptable(item, observed) ? observed.mac : undefined;
-    return { ...item, mac: recorded.get(item.name)?.mac ?? found ?? item.mac };
+    const kept = observed?.mac === item.mac ? undefined : recorded.get(item.name)?.mac;
+    return { ...item, mac: kept ?? found ?? item.mac };
   });
   return { ...desired, items };
 }

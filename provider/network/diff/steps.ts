@@ -5,18 +5,18 @@ import {
   countCopies,
   desiredJumpPosition,
   FORWARD,
-  formerForwarding,
+  findMissingRules,
   GUARD,
   matchesDevice,
   observedRules,
   REST,
   type RuleOrJump,
 } from "../kinds/firewall";
+import { familyOfForwarding, formerForwarding, formerValueToSave } from "../kinds/sysctl";
 import { desiredZones, observedZones } from "../kinds/zone";
 import type { Facts, RouteFact, SshPath } from "../model/facts";
 import {
   type DesiredState,
-  FORWARDING,
   type HostRecord,
   type Item,
   itemKey,
@@ -24,6 +24,7 @@ import {
   type Step,
   unhandledKind,
 } from "../model/items";
+import { findOtherRouting } from "./other-routing";
 import { findAdoptedLinks, findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 
 /**
@@ -43,31 +44,56 @@ export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   );
   const outdated = findOutdatedLinks(desiredItems, ofSameNetwork, facts);
   const lost = new Set(outdated.map(({ name }) => name));
+  const put = planPutSteps(desiredItems, lost, findAdoptedLinks(desiredStates, facts), facts);
   return [
-    ...findItemsToRemove(mine, keep, facts).map((item) => removeStep(item, facts)),
+    ...findItemsToRemove(mine, keep, facts).map((item) => removeStep(item, mine, facts)),
     ...outdated.map((item): Step => ({ verb: "remove", item, ...faultsOf(item, facts) })),
-    ...planPutSteps(desiredItems, lost, findAdoptedLinks(desiredStates, facts), facts),
+    ...put,
+    ...planRuleRepairs(put, untouched, facts),
   ];
 }
 
-/** Docker enables forwarding without a trace, and needs it: where Docker runs, forwarding stays on. */
-const removeStep = (item: Item, facts: Facts): Step => ({
+/**
+ * If rules are added, those on record for other owners that are missing are added with them, in the same call. On a host that was
+ * flushed, a drop that all owners share would else drop what the rules of the next owner accept.
+ */
+function planRuleRepairs(put: Step[], untouched: HostRecord[], facts: Facts): Step[] {
+  if (!put.some(({ verb, item }) => verb === "add" && item.kind === "rule")) return [];
+  const planned = new Set(put.map(({ item }) => itemKey(item)));
+  const missing = findMissingRules(
+    untouched.flatMap(({ items }) => items),
+    facts,
+  );
+  return missing
+    .filter((item) => !planned.has(itemKey(item)))
+    .map((item): Step => ({ verb: "add", item, ...positionOf(item, facts) }))
+    .sort((a, b) => creationRank(a.item) - creationRank(b.item));
+}
+
+const positionOf = (item: Item, facts: Facts): Pick<Step, "position"> =>
+  item.kind === "jump" ? { position: desiredJumpPosition(item, facts) } : {};
+
+const removeStep = (item: Item, mine: Item[], facts: Facts): Step => ({
   verb: "remove",
   item,
   copies: countCopies(item, facts),
   ...faultsOf(item, facts),
-  ...(item.kind === "sysctl" && facts.docker?.isRunning && { keepsValue: true }),
-  ...(item.kind === "sysctl" && wasForwardingOff(item.key, facts) && { formerValue: "0" }),
+  ...(item.kind === "sysctl" && restoreStep(item.key, mine, facts)),
   ...(item.kind === "zone" && { zones: observedZones(item, facts) }),
 });
 
 const faultsOf = (item: Item, facts: Facts): Pick<Step, "faults"> =>
   item.kind === "link" ? { faults: findLinkFaults(item, facts) } : {};
 
-const wasForwardingOff = (key: string, facts: Facts): boolean =>
-  !facts.savedSysctls.has(key) &&
-  facts.sysctls.get(key) === "1" &&
-  ([4, 6] as const).some((family) => FORWARDING[family] === key && formerForwarding(key, family, facts) === "0");
+/** Docker enables forwarding without a trace, and needs it: where Docker runs, forwarding stays on, and where other programs route. */
+function restoreStep(key: string, mine: Item[], facts: Facts): Partial<Step> {
+  if (facts.docker?.isRunning) return { keepsValue: true };
+  const family = familyOfForwarding(key);
+  if (family === undefined || formerForwarding(family, facts) !== "0") return {};
+  const keptFor = findOtherRouting(family, mine, facts);
+  if (keptFor.length > 0) return { keepsValue: true, keptFor };
+  return facts.savedSysctls.has(key) ? {} : { formerValue: "0" };
+}
 
 /**
  * Links that must be removed before others can be created: those that cannot be changed in place, and tunnels of our own network that
@@ -101,7 +127,8 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
       ...faultsOf(item, facts),
       ...(otherPrefixes.length > 0 && { otherPrefixes }),
       ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
-      ...(item.kind === "jump" && { position: desiredJumpPosition(item, facts) }),
+      ...positionOf(item, facts),
+      ...(item.kind === "sysctl" && formerValueToSave(item.key, facts)),
       ...(item.kind === "zone" && { zones: desiredZones(item, facts) }),
     };
   });

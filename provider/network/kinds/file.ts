@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import type { Facts } from "../model/facts";
 import { type FileItem, mismatch, type Service } from "../model/items";
-import { isBootFile, isOwnPath, RECORD_DIR, SERVICES, unitPath } from "../model/record";
+import { isBootFile, isInRecordDir, isOwnPath, RECORD_DIR, SERVICES, unitPath } from "../model/record";
 import { quote, textFile } from "../render/shell";
 import type { ItemKind } from "./kind";
 
@@ -14,7 +14,7 @@ export const fileKind: ItemKind<FileItem> = {
     return { kind, path };
   },
   resets: { content: undefined },
-  readFrom: { before: ["files"], after: ["files"] },
+  readFrom: { before: ["files", "access"], after: ["files", "access"] },
   readBack: ({ path }) => ({ files: [path] }),
   disappearsWith: () => undefined,
   compare: ({ path, content }, facts) => compareFile(path, content, facts),
@@ -34,7 +34,7 @@ export const serviceKind: ItemKind<Service> = {
   isUnique: false,
   toRecord: ({ kind, name }) => ({ kind, name }),
   resets: { unit: undefined, staysActive: undefined },
-  readFrom: { before: ["files", "systemd"], after: ["files", "systemd"] },
+  readFrom: { before: ["files", "access", "systemd"], after: ["files", "access", "systemd"] },
   readBack: () => ({}),
   disappearsWith: () => undefined,
   compare: compareService,
@@ -49,10 +49,27 @@ export const serviceKind: ItemKind<Service> = {
   inspectCommands: [`ls ${SERVICES.map(unitPath).join(" ")}`],
 };
 
-function compareFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
-  const observed = files.get(path);
+function compareFile(path: string, content: string | undefined, facts: Facts): string[] | undefined {
+  const observed = facts.files.get(path);
   if (observed === undefined) return undefined;
-  return content === undefined || observed === sha256(content) ? [] : ["its content is not the planned one"];
+  if (content === undefined) return [];
+  return [
+    ...(observed === sha256(content) ? [] : ["its content is not the planned one"]),
+    ...compareAccess(path, facts),
+  ];
+}
+
+/** Root runs our scripts and trusts our records: no other user may change them, or the folders that we made for them. */
+export function compareAccess(path: string, { openFiles }: Facts): string[] {
+  const folder = path.slice(0, path.lastIndexOf("/"));
+  const folders = isInRecordDir(path) ? [...new Set([RECORD_DIR, folder])] : [];
+  return [path, ...folders].flatMap((each) => {
+    const access = openFiles.get(each);
+    if (!access) return [];
+    const closed = (Number.parseInt(access.mode, 8) & ~0o22).toString(8);
+    const wrong = [...mismatch("owner", access.owner, 0), ...mismatch("mode", access.mode, closed)];
+    return each === path ? wrong : wrong.map((text) => `${text} (${each})`);
+  });
 }
 
 export const sha256 = (content: string): string => createHash("sha256").update(content).digest("hex");

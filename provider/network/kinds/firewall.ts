@@ -6,6 +6,7 @@ import {
   type FirewallRule,
   hasItem,
   type Item,
+  isFirewallItem,
   type Jump,
   mismatch,
   oppositeStep,
@@ -18,6 +19,7 @@ import type { ItemKind, ScriptParts, StepOf } from "./kind";
  * they must be effective whatever other programs accept there:
  *
  *   raw PREROUTING → OVERLAY-PRE       sources that a device cannot have
+ *   raw OUTPUT     → OVERLAY-OUT       what the host itself must not send
  *   mangle FORWARD → OVERLAY-GUARD     what is routed into or out of the overlay without a right to
  *   filter INPUT   → OVERLAY-IN        VXLAN from peers, what workloads may reach on the host itself
  *   filter FORWARD → OVERLAY-FWD       what the overlay needs to pass; nothing is dropped here
@@ -35,6 +37,7 @@ export interface OverlayChain {
 }
 
 export const PRE: OverlayChain = { table: "raw", chain: "OVERLAY-PRE", from: ["PREROUTING"] };
+export const OUT: OverlayChain = { table: "raw", chain: "OVERLAY-OUT", from: ["OUTPUT"] };
 export const GUARD: OverlayChain = { table: "mangle", chain: "OVERLAY-GUARD", from: ["FORWARD"] };
 export const INPUT: OverlayChain = { table: "filter", chain: "OVERLAY-IN", from: ["INPUT"] };
 export const FORWARD: OverlayChain = { table: "filter", chain: "OVERLAY-FWD", from: ["FORWARD"] };
@@ -123,6 +126,20 @@ export function countCopies(item: Item, facts: Facts): number {
   return observedRules(facts, item, chain).filter((rule) => rule === text).length;
 }
 
+/** Those of these chains, rules and jumps that a host lacks, each once. On a hub there are thousands. */
+export function findMissingRules(items: Item[], { chains, ip6tables }: Facts): FirewallItem[] {
+  const observed = new Set([...chains].flatMap(([key, rules]) => [key, ...rules.map((rule) => `${key} ${rule}`)]));
+  const missing = new Map<string, FirewallItem>();
+  for (const item of items) {
+    if (!isFirewallItem(item) || (item.kind === "rule" && item.transient) || (item.family === 6 && !ip6tables))
+      continue;
+    const [chain, rule] = item.kind === "chain" ? [item.chain] : ruleIn(item);
+    const key = `${chainKey(item, chain)}${rule === undefined ? "" : ` ${rule}`}`;
+    if (!observed.has(key)) missing.set(`${item.kind} ${key}`, item);
+  }
+  return [...missing.values()];
+}
+
 function renderRule({ verb, item, copies = 1, position = 1 }: StepOf<RuleOrJump>, parts: ScriptParts): void {
   const [chain, rule] = ruleIn(item);
   const lines = tableLines(verb, item, parts);
@@ -172,6 +189,11 @@ export const ECHO_REQUEST: Record<Family, string> = {
   6: "-p ipv6-icmp -m icmp6 --icmpv6-type 128",
 };
 
+export const ICMP_REDIRECT: Record<Family, string> = {
+  4: "-p icmp -m icmp --icmp-type 5",
+  6: "-p ipv6-icmp -m icmp6 --icmpv6-type 137",
+};
+
 export const acceptPeerRule = (remote: string, port: number): string =>
   `-s ${remote}/${addressBits(familyOfIp(remote))} -p udp -m udp --dport ${port} -j ACCEPT`;
 
@@ -184,12 +206,6 @@ export const observedRules = (
   { family, table }: Pick<FirewallRule | Jump, "family" | "table">,
   chain: string,
 ): string[] => facts.chains.get(chainKey({ family, table }, chain)) ?? [];
-
-/** The forwarding setting before our first change. If the saved value is lost: OVERLAY-REST exists only if it was 0. */
-export function formerForwarding(key: string, family: Family, facts: Facts): string | undefined {
-  const isClosed = observedRules(facts, { family, table: REST.table }, REST.chain).length > 0;
-  return facts.savedSysctls.get(key) ?? (isClosed ? "0" : facts.sysctls.get(key));
-}
 
 /** Docker jumps to it first; administrators put rules into it that must apply to all forwarded packets. */
 const DOCKER_USER = "-j DOCKER-USER";
@@ -217,7 +233,7 @@ function observedJumpPosition(item: Jump, facts: Facts): number {
   if (item.atEnd) return 1;
   const start = isForwardJump(item) ? rules.lastIndexOf(DOCKER_USER) + 1 : 0;
   if (at < start) return -1;
-  const onlyDrops = [PRE, GUARD].some(({ chain }) => chain === item.chain);
+  const onlyDrops = [PRE, OUT, GUARD].some(({ chain }) => chain === item.chain);
   const counts = (rule: string): boolean =>
     !rule.startsWith("-j OVERLAY-") &&
     !(onlyDrops && isDropRule(rule)) &&

@@ -87,6 +87,6 @@ export interface ScriptParts {
   ip: string[];
   /** Settings of the kernel, such as forwarding, then Docker networks and zones of firewalld. */
   late: string[];
-  /** Rules that are removed; not if a part before it has failed. */
+  /** Rules that are removed; not while a device is there that was to be removed. */
   removedRules: Map<string, string[]>;
 }

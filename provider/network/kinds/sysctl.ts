@@ -1,9 +1,15 @@
-import { FORWARDING, mismatch, type Sysctl } from "../model/items";
+import { FAMILIES, type Family } from "../../addressing/ip";
+import type { Facts } from "../model/facts";
+import { FORWARDING, mismatch, type Step, type Sysctl } from "../model/items";
 import { RECORD_DIR, sysctlPath } from "../model/record";
-import { quote, renderWriteFiles, WARNING_PREFIX } from "../render/shell";
+import { quote, renderWriteFiles, textFile, WARNING_PREFIX } from "../render/shell";
+import { observedRules, REST } from "./firewall";
 import type { ItemKind } from "./kind";
 
-/** A kernel setting. Its former value is saved before the first change, and restored when the last record that lists it is removed. */
+/**
+ * A kernel setting. Its former value is saved once, before the first change, and restored when the last record that lists it is
+ * removed. A boot saves nothing: whether the value of a host is the former one or ours cannot be seen there.
+ */
 export const sysctlKind: ItemKind<Sysctl> = {
   isUnique: false,
   toRecord: (item) => item,
@@ -14,12 +20,12 @@ export const sysctlKind: ItemKind<Sysctl> = {
   disappearsWith: () => undefined, // the former value of a device's setting is saved, and must be removed
   compare({ key, value }, facts) {
     const observed = facts.sysctls.get(key);
-    return observed === undefined ? undefined : mismatch("value", observed, value);
+    return observed === undefined ? undefined : [...mismatch("value", observed, value), ...compareSaved(key, facts)];
   },
   render({ verb, item: { key, value }, keepsValue = false, formerValue }, parts) {
     if (verb === "remove") parts.shell.push(restoreSysctl(key, keepsValue, formerValue));
     else {
-      parts.saves.push(saveSysctl(key));
+      if (formerValue !== undefined) parts.saves.push(saveSysctl(key, formerValue));
       parts.late.push(setSysctl(key, value));
     }
   },
@@ -32,17 +38,58 @@ export const sysctlKind: ItemKind<Sysctl> = {
   inspectCommands: [`sysctl ${Object.values(FORWARDING).join(" ")}`],
 };
 
+/** Values of a device's setting are saved, too, but not read. */
+const compareSaved = (key: string, facts: Facts): string[] => {
+  if (familyOfForwarding(key) === undefined || isSaved(key, facts)) return [];
+  const found = facts.savedSysctls.get(key);
+  return [found === undefined ? "its former value is not saved" : `its saved former value is ${JSON.stringify(found)}`];
+};
+
+export const familyOfForwarding = (key: string): Family | undefined =>
+  FAMILIES.find((family) => FORWARDING[family] === key);
+
+/** Whether a former value is saved, and valid. */
+const isSaved = (key: string, { savedSysctls }: Facts): boolean => /^[01]$/.test(savedSysctls.get(key) ?? "");
+
+/** Saved former values of forwarding that are none. */
+export const findInvalidSaved = (facts: Facts): { path: string; found: string }[] =>
+  [...facts.savedSysctls].flatMap(([key, found]) =>
+    isSaved(key, facts) ? [] : [{ path: savedSysctlPath(key), found }],
+  );
+
+/** What a record lists for a device was planned because the kernel accepted router advertisements there. */
+export const ACCEPT_RA = "1";
+
+/** The value before our first change, which a step saves unless it is saved. */
+export function formerValueToSave(key: string, facts: Facts): Pick<Step, "formerValue"> {
+  const family = familyOfForwarding(key);
+  const value = family === undefined ? ACCEPT_RA : formerForwarding(family, facts);
+  return value === undefined || isSaved(key, facts) ? {} : { formerValue: value };
+}
+
+/**
+ * The forwarding setting before our first change. If the saved value is lost, OVERLAY-REST shows it, which exists only if it was 0, on the
+ * host or in a record. The value of the host itself counts only if no record lists the setting: else it is ours.
+ */
+export function formerForwarding(family: Family, facts: Facts): string | undefined {
+  const key = FORWARDING[family];
+  if (isSaved(key, facts)) return facts.savedSysctls.get(key);
+  const items = facts.records.flatMap((record) => record.items);
+  const isClosed =
+    observedRules(facts, { family, table: REST.table }, REST.chain).length > 0 ||
+    items.some((item) => item.kind === "rule" && item.family === family && item.chain === REST.chain);
+  if (isClosed) return "0";
+  return items.some((item) => item.kind === "sysctl" && item.key === key) ? "1" : facts.sysctls.get(key);
+}
+
 const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.replaceAll("/", ":")}`;
 
 /** The setting of a device disappears with the device, and gets the kernel's default with a new one. An empty file holds no value. */
-const saveSysctl = (key: string): string => {
-  const save = renderWriteFiles([{ path: savedSysctlPath(key), word: '"$former"' }]);
-  return `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(savedSysctlPath(key))} ] || { former=$(cat ${sysctlPath(key)}) && ${save}; }; }`;
-};
+const saveSysctl = (key: string, value: string): string =>
+  `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(savedSysctlPath(key))} ] || ${renderWriteFiles([textFile(savedSysctlPath(key), value)])}; }`;
 
-/** Only if its former value is saved. */
 const setSysctl = (key: string, value: string): string =>
-  `{ [ ! -e ${sysctlPath(key)} ] || { [ -s ${quote(savedSysctlPath(key))} ] && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
+  `{ [ ! -e ${sysctlPath(key)} ] || echo ${quote(value)} >${sysctlPath(key)}; }`;
 
 /** `known`: the former value, if it is known although it was not saved. */
 function restoreSysctl(key: string, keepsValue: boolean, known?: string): string {

@@ -42,6 +42,17 @@ export interface Facts {
   records: HostRecord[];
   /** Files in the records' folders that are not valid records. */
   invalidRecords: InvalidRecord[];
+  /** Where the records of owners should be that the pool says have items here, and whose records are lost. Asked for only if there are rules of unknown origin. */
+  lostRecords: string[];
+  /** Files and folders of ours, by path, that another user than root owns or can write. */
+  openFiles: Map<string, FileAccess>;
+}
+
+export interface FileAccess {
+  /** User id. */
+  owner: number;
+  /** Octal, as `stat` prints it. */
+  mode: string;
 }
 
 export interface LinkFact {
@@ -212,6 +223,8 @@ export type FactsPart =
   | "sysctls"
   /** Hashes of files. */
   | "files"
+  /** Owner and mode of files that root does not have to itself. */
+  | "access"
   /** The state of our units. */
   | "systemd"
   /** Docker networks with the containers that run, and all containers. */

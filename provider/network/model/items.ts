@@ -252,7 +252,9 @@ export interface Step {
   ports?: string[];
   /** The setting keeps its value, because other programs need it. */
   keepsValue?: boolean;
-  /** The value before our first change, if it is known although the saved value is lost. */
+  /** What others route, if it keeps its value for that. */
+  keptFor?: string[];
+  /** The value before our first change, if it is not saved: it is saved, or, with a removal, restored. */
   formerValue?: string;
 }
 

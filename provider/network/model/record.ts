@@ -17,7 +17,7 @@ export const SERVICES = ["overlay-network.service", "overlay-network-reload.serv
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 
 /** Of one owner: the network that it is part of, and its uid. */
-interface OwnerKey {
+export interface OwnerKey {
   network: string;
   uid: string;
 }
@@ -26,6 +26,8 @@ interface OwnerKey {
 export const recordPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}/${network}/${uid}.json`;
 /** The script that restores the owner's items at boot. */
 export const scriptPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}/${network}/${uid}.sh`;
+
+export const isInRecordDir = (path: string): boolean => path.startsWith(`${RECORD_DIR}/`);
 
 /** The owner of a record or script, by its path; undefined for other files. */
 export function parseOwnerPath(path: string): OwnerKey | undefined {

@@ -6,8 +6,10 @@ import {
   ECHO_REQUEST,
   FORWARD,
   GUARD,
+  ICMP_REDIRECT,
   INPUT,
   NAT,
+  OUT,
   PRE,
   planChainRules,
 } from "../kinds/firewall";
@@ -248,6 +250,13 @@ function planTunnelRules(network: Isolation, runnerId: number, device: string, t
   ];
 }
 
+/**
+ * What workloads send to other runners leaves by the bridge on which it arrived. For that the kernel would send them ICMP redirects, and for
+ * 300 s they would send to the hub themselves, past the rules of the runner.
+ */
+const planNoRedirects = (family: Family, bridge: string): Item[] =>
+  planChainRules(OUT, family, [`-o ${bridge} ${ICMP_REDIRECT[family]} -j DROP`]);
+
 /** A runner: its bridge sends with addresses of its subnet, and receives from elsewhere only replies and packets with DNAT. */
 function planRunnerRules(network: Isolation, runnerId: number, bridge: string, tunnel: Vxlan): Item[] {
   return [
@@ -271,6 +280,7 @@ function planRunnerRules(network: Isolation, runnerId: number, bridge: string, t
           `! -s ${subnet} -i ${bridge} ! -o ${bridge} -j DROP`,
           dropFromOutside,
         ]),
+        ...planNoRedirects(family, bridge),
         ...planChainRules(FORWARD, family, [
           `-i ${bridge} -o ${bridge} -j ACCEPT`,
           `-o ${bridge} ${MATCH_REPLIES} -j ACCEPT`,

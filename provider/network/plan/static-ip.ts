@@ -136,22 +136,14 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
   return [
     { kind: "route", family, dst: "default", via: path.hubIp, dev: path.bridge, table },
     { kind: "policy", family, from: path.subnet, mark: RETURN_MARK, table },
-    ...planChainRules(RETURN_PATH, family, [
-      ...replies.flatMap((reply) => [`${reply} -j MARK --set-xmark ${RETURN_MARK}`, `${reply} -j CT --notrack`]),
-      `-d ${path.subnet} -p ${ICMP_REDIRECT[family]} -j DROP`,
-    ]),
+    ...planChainRules(
+      RETURN_PATH,
+      family,
+      replies.flatMap((reply) => [`${reply} -j MARK --set-xmark ${RETURN_MARK}`, `${reply} -j CT --notrack`]),
+    ),
     ...(family === 6 ? acceptNeighbourDiscovery(path.bridge) : []),
   ];
 }
-
-/**
- * Replies leave by the device on which they arrived, so the runner would send ICMP redirects, and workloads would send to the hub
- * themselves, also their own connections to that client.
- */
-const ICMP_REDIRECT: Record<Family, string> = {
-  4: "icmp -m icmp --icmp-type 5",
-  6: "ipv6-icmp -m icmp6 --icmpv6-type 137",
-};
 
 /**
  * For a client from outside the hub sends neighbour solicitations from its link-local address. If bridged packets pass

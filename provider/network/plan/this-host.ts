@@ -3,16 +3,8 @@ import { isOwnRecord, isTunnelOfNetwork, unlistedOwners, withAdoptedMacs } from 
 import { findTunnelRules } from "../diff/shared-items";
 import { appliesToHost, withResets } from "../kinds";
 import { devicesWithAddress, formerPeer } from "../kinds/device";
-import {
-  acceptPeerRule,
-  dropVxlanRule,
-  FORWARD,
-  formerForwarding,
-  GUARD,
-  INPUT,
-  planChainRules,
-  REST,
-} from "../kinds/firewall";
+import { acceptPeerRule, dropVxlanRule, FORWARD, GUARD, INPUT, planChainRules, REST } from "../kinds/firewall";
+import { ACCEPT_RA, formerForwarding } from "../kinds/sysctl";
 import { zoneWarnings } from "../kinds/zone";
 import type { Facts } from "../model/facts";
 import {
@@ -63,8 +55,6 @@ function itemsForHost(desired: DesiredState, facts: Facts): Item[] {
  * routes that it has learned from them. So accept_ra is set to 2 first on the devices with such routes. If a
  * program handles advertisements, such as systemd-networkd, accept_ra is 0, and stays so.
  */
-const ACCEPT_RA = "1";
-
 const ACCEPT_RA_WHEN_FORWARDING = "2";
 
 /** A dot in a device's name is a slash there, as sysctl writes it. */
@@ -243,10 +233,7 @@ const BETWEEN_OVERLAY_DEVICES = / -i \S+ -o \S+ -j RETURN$/;
 function closeForwarding(items: Item[], facts: Facts): Item[] {
   return ([4, 6] as const).flatMap((family) => {
     const key = FORWARDING[family];
-    if (
-      formerForwarding(key, family, facts) !== "0" ||
-      !items.some((item) => item.kind === "sysctl" && item.key === key)
-    )
+    if (formerForwarding(family, facts) !== "0" || !items.some((item) => item.kind === "sysctl" && item.key === key))
       return [];
     const bridges = workloadBridges(items).filter((each) => each.family === family);
     const between = items.flatMap((item) =>

@@ -302,6 +302,20 @@ const knownRules = (owners: { items: Item[] }[]): Set<string> =>
     ),
   );
 
+/** Whether our chains have rules that no record and none of these states lists. */
+export function hasUnlistedRules(states: DesiredState[], facts: Facts): boolean {
+  const known = knownRules([
+    ...states,
+    ...states.map(({ plannedItems = [] }) => ({ items: plannedItems })),
+    ...facts.records,
+  ]);
+  return [...facts.chains].some(
+    ([key, rules]) => isOwnChain(parseChainKey(key)) && rules.some((rule) => !known.has(`${key} ${rule}`)),
+  );
+}
+
+const isOwnChain = ({ chain }: Pick<Chain, "chain">): boolean => chain.startsWith("OVERLAY-");
+
 const chainsOf = (items: Item[]): Chain[] => items.filter((item) => item.kind === "chain");
 
 const deleteCommand = ({ chain: { family, table }, in: at, rule }: ForeignRule): string =>
@@ -346,8 +360,8 @@ function describeStrayChains(desired: DesiredState, facts: Facts): string[] {
   if (unlistedOwners([desired], facts).length > 0 || reporterOf(desired, facts) !== desired.record.uid) return [];
   const known = new Set(chainsOf([desired, ...facts.records].flatMap(({ items }) => items)).map(itemKey));
   const present = [...facts.chains.keys()].flatMap((key): Chain[] => {
-    const { family, table, chain } = parseChainKey(key);
-    return chain.startsWith("OVERLAY-") ? [{ kind: "chain", family, table, chain }] : [];
+    const parsed = parseChainKey(key);
+    return isOwnChain(parsed) ? [{ kind: "chain", ...parsed }] : [];
   });
   return present
     .filter((item) => !known.has(itemKey(item)))

@@ -11,6 +11,7 @@ import {
 } from "../diff/ownership";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
 import { iptablesTool } from "../kinds/firewall";
+import { findInvalidSaved } from "../kinds/sysctl";
 import type { Facts } from "../model/facts";
 import {
   type Chain,
@@ -32,10 +33,22 @@ export function preflight(desired: DesiredState, facts: Facts): void {
   refuseForeign(desired, facts);
   refuseVniConflicts(desired, facts);
   refuseUnmetRequirements(desired, facts);
+  refuseInvalidSaved(desired, facts);
   refuseBlockingChains(desired.items, facts.blockingChains);
   for (const item of desired.items) if (item.kind === "docker") refuseDocker(item, desired, facts);
   if (desired.items.length === 0) refuseLostRecord(desired, facts);
   for (const item of itemsToRemove(desired, facts)) if (item.kind === "docker") refuseDockerRemoval(item, facts);
+}
+
+/** What is saved as a former value decides whether the host stays a router. */
+function refuseInvalidSaved(desired: DesiredState, facts: Facts): void {
+  const [invalid] = findInvalidSaved(facts);
+  if (!invalid || ![...desired.items, ...findOwnedItems(desired, facts)].some(({ kind }) => kind === "sysctl")) return;
+  throw new OverlayError(
+    "FILE_FOREIGN",
+    `${invalid.path} says whether this host forwarded packets before the overlay, and has ${JSON.stringify(invalid.found.slice(0, 50))} instead of 0 or 1. Nothing was changed.`,
+    `Write 0 into it, or 1 if the host is to forward packets of others, or remove it (\`rm ${invalid.path}\`): then 0 or 1 follows from our rules.`,
+  );
 }
 
 /** Items that this owner has on the host and that are no longer desired. */

@@ -35,7 +35,7 @@ import {
 /** The scripts that read a host, and the parsers of their output. */
 
 const TOOLS =
-  "for tool in ip awk bridge iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
+  "for tool in ip awk bridge iptables-save iptables-restore sha256sum find stat; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
 /** Devices that do not forward although the host does: of a family that is off there would be all. */
 const FORWARDING_SCRIPT = `echo '@@ forwarding'; set --; for f in ipv4/ip_forward ipv6/conf/all/forwarding; do on=0; [ ! -e /proc/sys/net/$f ] || read -r on </proc/sys/net/$f; [ "$on" = 0 ] || set -- "$@" /proc/sys/net/\${f%%/*}/conf/*/forwarding; done; [ $# = 0 ] || grep -sLx 1 "$@"`;
@@ -45,12 +45,20 @@ const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answer
 const RULES6 =
   "if [ -e /proc/sys/net/ipv6 ] && command -v ip6tables-save >/dev/null; then echo '@@ rules6'; ip6tables-save || exit 1; fi";
 
+/**
+ * Owner and mode of those files and folders of ours that another user than root owns or can write. A file name with other characters than
+ * ours is not printed: another user may have made it, and could imitate a line of the answer.
+ */
+const accessScript = (files: string): string =>
+  `echo '@@ access'; find -H ${RECORD_DIR} ${files} \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
+
 /** Parts whose size does not depend on the number of runners, except for the hashes of these files. */
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
   FORWARDING_SCRIPT,
   `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  accessScript(`${files} ${SERVICES.map(unitPath).join(" ")}`),
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_SCRIPT,
   ZONE_SCRIPT,
@@ -157,6 +165,8 @@ export function parseFacts(text: string): Facts {
     files: new Map(),
     records: [],
     invalidRecords: [],
+    lostRecords: [],
+    openFiles: new Map(),
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
@@ -210,8 +220,8 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   sysctls: (facts, body) => {
     for (const [, path, value] of body.matchAll(/^\/proc\/sys\/([\w./-]+):(.*)$/gm))
       facts.sysctls.set(swapDotsAndSlashes(path!), value!);
-    for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(\d+)$/gm))
-      facts.savedSysctls.set(key!, value!);
+    for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(.*)$/gm))
+      facts.savedSysctls.set(key!, [facts.savedSysctls.get(key!) ?? [], value!].flat().join("\n"));
   },
   forwarding: (facts, body) => {
     for (const [, family, device] of body.matchAll(/^\/proc\/sys\/net\/ipv([46])\/conf\/([^/\s]+)\/forwarding$/gm))
@@ -228,6 +238,10 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(parseService)) }),
   files: (facts, body) => {
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  },
+  access: (facts, body) => {
+    for (const [, owner, mode, path] of body.matchAll(/^(\d+) (\d+) (\/.+)$/gm))
+      facts.openFiles.set(path!, { owner: Number(owner), mode: mode! });
   },
   lacks: (facts, body) => facts.missingFeatures.push(...body.split("\n").filter(Boolean)),
   nft: (facts, body) => facts.blockingChains.push(...parseNftChains(body)),

@@ -9,7 +9,7 @@ import { type FileToWrite, LOCK_DIR, quote, renderWriteFiles, textFile, WARNING_
 /**
  * The whole change of a host as one script. It writes all files first, and ends if it cannot: no item
  * of ours exists without a record, and no setting is changed before its former value is saved. Then it adds rules, and ends if it
- * cannot: without them, devices and forwarding would let everything pass. Rules are removed last, and only if all else was done.
+ * cannot: without them, devices and forwarding would let everything pass. Rules are removed last, and not while a device is there that was to be removed.
  * `invalidFiles`: files in place of records that are not records; they are renamed.
  */
 export function renderChange(steps: Step[], records: HostRecord[], invalidFiles: string[] = []): string {
@@ -22,7 +22,7 @@ export function renderChange(steps: Step[], records: HostRecord[], invalidFiles:
     ...lines.saves.map((line) => `${line} || exit 1`),
     ...renderRestores(lines.firewall, "", RULES_FAILED),
     ...renderOtherParts(lines),
-    ...renderRestores(lines.removedRules, "[ $rc != 0 ] || ", "rc=1"),
+    ...renderRestores(lines.removedRules, unlessStillThere(steps), "rc=1"),
     ...renderEffects(steps),
     "exit $rc",
   ].join("\n");
@@ -44,6 +44,15 @@ export function renderRevert(steps: Step[], before: Facts): string {
 
 const RULES_FAILED =
   "{ echo 'The firewall rules could not be added, so devices and forwarding were not changed.' >&2; exit 1; }";
+
+/** A condition before the command that removes rules; empty if no device is removed for good. */
+function unlessStillThere(steps: Step[]): string {
+  const namesOf = (isMeant: (step: Step) => boolean): string[] =>
+    steps.filter(isMeant).flatMap(({ item }) => (item.kind === "link" ? [item.name] : []));
+  const added = namesOf(({ verb }) => verb === "add");
+  const removed = namesOf(({ verb }) => verb === "remove").filter((name) => !added.includes(name));
+  return removed.map((name) => `[ ! -e /sys/class/net/${name} ] && `).join("");
+}
 
 const renderOtherParts = ({ files, shell, ip, late }: ScriptParts): string[] => [
   ...[...files, ...shell].map((line) => `${line} || rc=1`),

@@ -1,5 +1,6 @@
 import { OverlayError } from "../../errors";
 import type { Item } from "../model/items";
+import { isInRecordDir, RECORD_DIR } from "../model/record";
 
 /** Quotes a text as one word of a shell. */
 export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
@@ -56,16 +57,30 @@ export interface FileToWrite {
 
 export const textFile = (path: string, content: string): FileToWrite => ({ path, word: quote(content) });
 
+const folderOf = (path: string): string => path.slice(0, path.lastIndexOf("/"));
+
 /**
  * The command that writes these files on a host, each atomically: to a temporary file in the same directory,
  * synced to disk, then renamed. It fails, and leaves no temporary file, if one of them cannot be written. All are
- * synced at once, because starting `sync` is the most expensive part. An error of syncing a directory is ignored.
+ * synced at once, because starting `sync` is the most expensive part. Only root can change them, and the folders of ours that they are in. An error of syncing a directory is ignored.
  */
 export function renderWriteFiles(files: FileToWrite[]): string {
-  const folders = [...new Set(files.map(({ path }) => path.slice(0, path.lastIndexOf("/"))))].map(quote);
+  const folders = [...new Set(files.map(({ path }) => folderOf(path)))].map(quote);
   const temporary = files.map(({ path }) => quote(`${path}.tmp`));
+  const own = [
+    ...new Set(
+      files
+        .map(({ path }) => path)
+        .filter(isInRecordDir)
+        .map(folderOf),
+    ),
+  ].map(quote);
   const commands = [
+    "umask 022",
     ...folders.map((folder) => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`),
+    ...(own.length > 0
+      ? [`chown 0:0 ${RECORD_DIR} ${own.join(" ")}`, `chmod go-w ${RECORD_DIR} ${own.join(" ")}`]
+      : []),
     ...files.map(({ path, word }) => `printf %s ${word} >${quote(`${path}.tmp`)}`),
     `sync ${temporary.join(" ")}`,
     ...files.map(({ path }) => `mv ${quote(`${path}.tmp`)} ${quote(path)}`),

@@ -17,13 +17,13 @@ export const watchRequest = z.object({
 
 /** Messages `WatchResponse`, of the changes that are asked for and that the caller may see. */
 export async function* watch(
-  { caller, service: { feed, metrics } }: CallContext,
+  { caller, service: { feed, streams } }: CallContext,
   request: z.output<typeof watchRequest>,
   signal: AbortSignal,
 ): AsyncGenerator<object> {
   const position = request.after ?? (await feed.newest());
   await feed.mustHave({ id: position });
-  const close = metrics.openStream();
+  const close = streams.open(caller.name);
   try {
     yield { position };
     const select = selectEvents(caller, request);

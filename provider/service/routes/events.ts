@@ -16,7 +16,7 @@ const SLOW_CLIENT_MS = 30_000;
 const RECHECK_MS = 10_000;
 
 /** Changes as they are made, by all instances, stacks and commands on the store. */
-export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, stopping }) => {
+export const eventRoutes: RouteGroup = (app, { feed, streams, authenticator, stopping }) => {
   app.route({
     method: "GET",
     url: "/events",
@@ -36,7 +36,7 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, sto
       // A browser that connects again sends the URL of its first request, and the id of the last event.
       const after = headers["last-event-id"] ?? query.after ?? (await feed.newestPosition());
       await feed.mustHave(after);
-      whenAborted(closed, metrics.openStream());
+      whenAborted(closed, streams.open(caller.name));
       disconnectSlow(reply);
       const ended = AbortSignal.any([closed, stopping]);
       const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, ended) : ended;

@@ -6,7 +6,7 @@ import { serveCall } from "../../ipam/remote/serve";
 import type { RouteGroup } from "../app";
 
 /** Bytes of a call: a stack may import many leases at once. */
-const CALL_LIMIT = 4 * 1024 * 1024;
+const CALL_LIMIT = 2 ** 20;
 
 /**
  * The service as a store, for stacks without access to the database. These routes are for the client of the same or an earlier release

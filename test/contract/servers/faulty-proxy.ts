@@ -19,13 +19,16 @@ export class FaultyProxy {
   /** With the next request that contains these bytes the state changes. */
   changeAt: { bytes: string; state: ProxyState } | undefined;
   readonly ports: number[] = [];
+  /** The port behind each of these; another one counts for new connections. */
+  readonly targets: number[] = [];
   readonly #listeners: Server[] = [];
   #connections: Connection[] = [];
 
   static async to(ports: number[]): Promise<FaultyProxy> {
     const proxy = new FaultyProxy();
-    for (const port of ports) {
-      const listener = createServer((client) => proxy.#connect(client, port)).listen(0, "127.0.0.1");
+    proxy.targets.push(...ports);
+    for (const i of ports.keys()) {
+      const listener = createServer((client) => proxy.#connect(client, proxy.targets[i]!)).listen(0, "127.0.0.1");
       await once(listener, "listening");
       proxy.#listeners.push(listener);
       proxy.ports.push((listener.address() as { port: number }).port);

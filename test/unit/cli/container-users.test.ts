@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { groupContainers, withContainerUsers } from "../../../provider/cli/containers";
 import { type ExportedResource, findRequiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
+import { openIpam } from "../../../provider/ipam";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/ipam";
 import { readSettings } from "../../../provider/settings";
 import { Stage } from "../lifecycle/stage";
 
@@ -30,7 +30,7 @@ test("a recovered address that a container has is used by it, whether or not a s
     container("other", "10.128.64.12"),
     container("by-hand", "10.128.64.20"),
   ];
-  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  const pool = await openIpam("memory:", { offerTtl: 3600, quarantine: 0 });
   const facts = findRequiredLeases(found, tenantDefaults);
   const recover = async () =>
     pool.importLeases(sortByDepth(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));

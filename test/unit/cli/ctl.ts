@@ -2,10 +2,10 @@ import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { type Ipam, openIpam } from "../../../provider/ipam";
+import { RunPlan } from "../../../provider/ipam/run-plan";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import { openPool } from "../../../provider/ipam";
-import type { Pool } from "../../../provider/ipam/types";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
@@ -59,8 +59,8 @@ export class Ctl {
     return `${code} ${json.at(-1)?.error ?? stdout}`;
   }
 
-  async withPool<T>(act: (pool: Pool) => Promise<T>, store = this.store): Promise<T> {
-    const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
+  async withPool<T>(act: (pool: Ipam) => Promise<T>, store = this.store): Promise<T> {
+    const pool = await openIpam(store, { offerTtl: 3600, quarantine: 300 });
     return act(pool).finally(() => pool.end());
   }
 
@@ -91,8 +91,8 @@ export interface Deployed {
 }
 
 /** The lifecycles of both resources, on a fake fleet. */
-export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecycle } {
-  const deps = fakeDependencies(new FakeFleet(), pool);
+export function lifecyclesOn(pool: Ipam): { networks: Lifecycle; runners: Lifecycle } {
+  const deps = fakeDependencies(new FakeFleet(), new RunPlan(pool));
   return {
     networks: new Lifecycle(resourceOf("OverlayNetwork"), deps),
     runners: new Lifecycle(resourceOf("RunnerSubnet"), deps),
@@ -108,7 +108,7 @@ export async function make(lifecycle: Lifecycle, name: string, news: Values): Pr
 }
 
 /** Creates a network and its runners as an up does. */
-export async function deploy(pool: Pool, names: string[], more: Values = {}): Promise<Deployed> {
+export async function deploy(pool: Ipam, names: string[], more: Values = {}): Promise<Deployed> {
   const { networks, runners } = lifecyclesOn(pool);
   const hubConnection = { host: "192.0.2.1" };
   const network = await make(networks, "training", { hubConnection, ...more });

@@ -253,6 +253,11 @@ test.each<[what: string, connection: unknown, reason: RegExp]>([
     /^INPUT_INVALID: unknown property `hubConnection\.prot`: did you mean `port`\?$/,
   ],
   [
+    "a secret as the name of a key",
+    { host: "h", hunter2: "password" },
+    /^INPUT_INVALID: unknown property in `hubConnection`\. Its name is not shown, as it may be a secret\. Known properties: `host`/,
+  ],
+  [
     "a wrong type",
     "hunter2",
     /^INPUT_INVALID: hubConnection must be an object with `host`\. Its value is not shown, as it may be a secret\.$/,

@@ -431,7 +431,7 @@ test("preserveClientIp on a hub: the workload's runner gets the return path, and
   const shown = inputs({ preserveClientIp: true, runners: ["training/r1"], runnerConnections: [{ host: R1 }] });
   const made = await stage.make("StaticIP", "web", shown);
   const back = () => stage.fleet.itemsOn(R1!).filter((key) => /BACK|table/.test(key));
-  expect(back()).toHaveLength(8);
+  expect(back()).toHaveLength(7);
   expect(stage.fleet.itemsOn(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
   const hidden = await stage.change("StaticIP", "web", made, inputs());
   expect(back()).toEqual([]);

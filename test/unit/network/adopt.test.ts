@@ -29,9 +29,10 @@ function hostFacts(links: object[], addresses: [dev: string, address: string][] 
     return { ...each, addr_info: own.map(([local, prefix]) => ({ local, prefixlen: Number(prefix) })) };
   });
   return parseFacts(
-    [`@@ ip\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`, "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1"].join(
-      "\n",
-    ),
+    [
+      `@@ ip\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`,
+      "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1\n/var/lib/overlay/former/net.ipv4.ip_forward:1",
+    ].join("\n"),
   );
 }
 

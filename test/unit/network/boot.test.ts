@@ -35,8 +35,11 @@ test("a runner's boot script creates what a change would create, and sets what i
     "4 filter -I INPUT 1 -j OVERLAY-IN",
     "4 filter -I FORWARD 1 -j OVERLAY-FWD",
     "4 raw :OVERLAY-PRE - [0:0]",
+    "4 raw :OVERLAY-OUT - [0:0]",
     "4 raw -A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
+    "4 raw -A OVERLAY-OUT -o kohaku-overlay -p icmp -m icmp --icmp-type 5 -j DROP",
     "4 raw -I PREROUTING 1 -j OVERLAY-PRE",
+    "4 raw -I OUTPUT 1 -j OVERLAY-OUT",
     "4 mangle :OVERLAY-GUARD - [0:0]",
     "4 mangle -I OVERLAY-GUARD 1 -s 10.128.64.0/18 -d 192.0.2.1/32 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j RETURN",
     "4 mangle -A OVERLAY-GUARD -d 192.0.2.1/32 -i kohaku-overlay -j DROP",
@@ -49,7 +52,6 @@ test("a runner's boot script creates what a change would create, and sets what i
     "4 nat -A OVERLAY-NAT -s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE",
     "4 nat -I POSTROUTING 1 -j OVERLAY-NAT",
     "END",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] || { former=$(cat /proc/sys/net/ipv4/ip_forward) && { { [ -d '/var/lib/overlay/former' ] || mkdir -p '/var/lib/overlay/former'; } && printf %s \"$former\" >'/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && sync '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && mv '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' '/var/lib/overlay/former/net.ipv4.ip_forward' && { sync '/var/lib/overlay/former' 2>/dev/null || :; } || { rm -f '/var/lib/overlay/former/net.ipv4.ip_forward.tmp'; echo 'cannot write /var/lib/overlay/former/net.ipv4.ip_forward' >&2; false; }; }; }; } || rc=1",
     "change <<'END'",
     "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
     "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
@@ -59,7 +61,7 @@ test("a runner's boot script creates what a change would create, and sets what i
     "address replace 10.128.64.1/18 dev kohaku-overlay",
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
     "END",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
     "",
   ]);
 });

@@ -41,6 +41,7 @@ function put(facts: Facts, item: Item): void {
   switch (item.kind) {
     case "sysctl":
       facts.sysctls.set(item.key, item.value);
+      facts.savedSysctls.set(item.key, "1");
       return;
     case "link":
       facts.links.set(item.name, linkFact(item));

@@ -1,11 +1,15 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
+import { planSteps } from "../../../provider/network/diff/steps";
+import { diffItems } from "../../../provider/network/kinds";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
 import { type HostAccess, type Network, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { localWarnings, withLocalRules } from "../../../provider/network/plan/this-host";
+import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
+import { recordPart } from "./host-facts";
 
 const DUAL = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")];
 const dual = (changes: Partial<Network> = {}) => training({ layouts: DUAL, ...changes });
@@ -67,6 +71,7 @@ test("a runner, IPv6 over an IPv6 underlay", () => {
     "OVERLAY-GUARD ! -s fd00:128:0:1::/64 ! -d fd00:128:0:1::/64 -i kohaku-overlay -o kohaku-overlay -j DROP",
     "OVERLAY-GUARD ! -s fd00:128:0:1::/64 -i kohaku-overlay ! -o kohaku-overlay -j DROP",
     "OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "OVERLAY-OUT -o kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 137 -j DROP",
     "OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
     "OVERLAY-FWD -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "OVERLAY-IN -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT",
@@ -137,6 +142,13 @@ test("packets of workloads leave by the devices of the default route and of the 
 const OFF = "/proc/sys/net/ipv4/ip_forward:0";
 const ON = "/proc/sys/net/ipv4/ip_forward:1";
 const former = (value: number): string => `/var/lib/overlay/former/net.ipv4.ip_forward:${value}`;
+const CLOSED_BY_US = "*filter\n:OVERLAY-REST - [0:0]\n-A OVERLAY-REST -j DROP\nCOMMIT";
+const REST_RULE: Item = { kind: "rule", family: 4, table: "filter", chain: "OVERLAY-REST", rule: "-j DROP" };
+const onRecord = (...items: Item[]): string =>
+  recordPart({
+    ...{ uid: "u", owner: "o", network: "training", store: "s" },
+    items: [{ kind: "sysctl", key: "net.ipv4.ip_forward", value: "1" }, ...items],
+  });
 const REST = ["OVERLAY-REST -i kohaku-overlay -j RETURN", "OVERLAY-REST -j DROP"];
 
 test.each<[string, string, string[]]>([
@@ -144,8 +156,37 @@ test.each<[string, string, string[]]>([
   ["switched on by us", `${former(0)}\n${ON}`, REST],
   ["on before us", ON, []],
   ["on before us, as the saved value shows", `${former(1)}\n${ON}`, []],
+  ["switched on by us, with the saved value lost", `${ON}\n@@ rules4\n${CLOSED_BY_US}`, REST],
+  ["switched on by us, with the saved value and the rules lost", `${ON}\n${onRecord(REST_RULE)}`, REST],
+  ["on before us, with the saved value lost, and switched off since", `${OFF}\n${onRecord()}`, []],
+  ["switched on by us, with a saved value that is none", `${former(7)}\n${ON}\n@@ rules4\n${CLOSED_BY_US}`, REST],
 ])("forwarding that was %s", (_, sysctls, rest) => {
   expect(added(facts([], `@@ sysctls\n${sysctls}`)).filter((rule) => rule.startsWith("OVERLAY-REST"))).toEqual(rest);
+});
+
+test.each<[string, string, string, string[]]>([
+  ["saved before the first change", OFF, "0", ["value is 0, should be 1", "its former value is not saved"]],
+  ["saved although it needs no change", ON, "1", ["its former value is not saved"]],
+  ["written once", `${former(0)}\n${ON}`, "", []],
+  ["known from OVERLAY-REST", `${ON}\n@@ rules4\n${CLOSED_BY_US}`, "0", ["its former value is not saved"]],
+])("the former value of forwarding is %s", (_, parts, saved, wrong) => {
+  const item: Item = { kind: "sysctl", key: "net.ipv4.ip_forward", value: "1" };
+  const host = facts([], `@@ sysctls\n${parts}`);
+  expect(diffItems([item], host).flatMap((each) => each.wrong)).toEqual(wrong);
+  const steps = planSteps([{ record: { uid: "u", owner: "o", network: "n", store: "s" }, items: [item] }], host);
+  expect(steps.map(({ formerValue }) => formerValue).join()).toBe(saved);
+});
+
+test.each(["7", "", "yes", "0 1", "1\n0", "-1"])("a saved former value %j is refused", (found) => {
+  const files = found.split("\n").map((line) => `/var/lib/overlay/former/net.ipv4.ip_forward:${line}`);
+  const host = facts([], `@@ sysctls\n${ON}\n${files.join("\n")}`);
+  const desired = { record: { uid: "u", owner: "o", network: "n", store: "s" }, items: PLAN };
+  expect(() => preflight(desired, host)).toThrow(
+    `FILE_FOREIGN: /var/lib/overlay/former/net.ipv4.ip_forward says whether this host forwarded packets before the overlay, and has ${JSON.stringify(found)} instead of 0 or 1.`,
+  );
+  expect(diffItems(PLAN, host).flatMap(({ wrong }) => wrong)).toContain(
+    `its saved former value is ${JSON.stringify(found)}`,
+  );
 });
 
 test.each<[string, object[], string[], added: string[], dropped: boolean, warning: string]>([

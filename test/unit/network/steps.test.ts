@@ -38,12 +38,14 @@ test("a bare host gets all items, in the order that the kernel needs", () => {
     "add chain OVERLAY-IN (IPv4 filter)",
     "add chain OVERLAY-PRE (IPv4 raw)",
     "add chain OVERLAY-GUARD (IPv4 mangle)",
+    "add chain OVERLAY-OUT (IPv4 raw)",
     "add chain OVERLAY-FWD (IPv4 filter)",
     "add chain OVERLAY-NAT (IPv4 nat)",
     "add rules",
     "add jump from INPUT to OVERLAY-IN (IPv4 filter)",
     "add jump from PREROUTING to OVERLAY-PRE (IPv4 raw)",
     "add jump from FORWARD to OVERLAY-GUARD (IPv4 mangle)",
+    "add jump from OUTPUT to OVERLAY-OUT (IPv4 raw)",
     "add jump from FORWARD to OVERLAY-FWD (IPv4 filter)",
     "add jump from POSTROUTING to OVERLAY-NAT (IPv4 nat)",
     "add link kohaku-overlay",
@@ -378,4 +380,13 @@ test("changes are read back by one process; a device that is gone has no line", 
   ]);
   expect(policies.size).toBe(1);
   expect([...links.keys()]).toEqual(["br0", "vxkr1"]);
+});
+
+test("if rules are added, those of other owners that are missing are added in the same call", () => {
+  const tunnel2 = desired("r2", onIpv4(planTunnel(network, 2, hub, { ...runner, underlayIp: "192.0.2.12" })));
+  const facts = factsOf(hubState, tunnel1, tunnel2);
+  facts.chains.clear();
+  const all = text([hubState, tunnel1, tunnel2], facts).sort();
+  expect(text([hubState], facts).sort()).toEqual(all);
+  expect(text([tunnel1], facts).sort()).toEqual(all);
 });

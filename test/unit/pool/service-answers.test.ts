@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { createServer, type RequestListener, type Server } from "node:http";
 import { afterEach, describe, expect, test } from "vitest";
+import { hex } from "../../../provider/ipam/store/columns";
 import { openPool, type Pool } from "../../contract/fixture";
 
 /** What a server may answer that is not the service, or is hostile. */
@@ -31,11 +32,12 @@ async function poolOn(answer: (call: string) => unknown, status = 200): Promise<
   return openPool(url, SETTINGS);
 }
 
+const RANGE = `${hex(1n)}-${hex(1n)}`;
 const LEASE = {
   pool: "pool/p",
   owner: "o",
   type: "IPReservation",
-  extents: ["1-1"],
+  extents: [RANGE],
   state: "offered",
   leaseId: "u.1",
   uid: "u",
@@ -69,7 +71,7 @@ describe("an answer that is not that of the service", () => {
   test.each<[string, unknown]>([
     ["no object", [1, 2]],
     ["a lease without an owner", { lease: { ...LEASE, owner: undefined } }],
-    ["an extent that ends before it begins", { lease: { ...LEASE, extents: ["5-1"] } }],
+    ["an extent that ends before it begins", { lease: { ...LEASE, extents: [`${hex(5n)}-${hex(1n)}`] } }],
     ["an extent that is a number", { lease: { ...LEASE, extents: [5] } }],
     ["a lease without extents", { lease: { ...LEASE, extents: [] } }],
     ["a pool name with a shell command", { lease: { ...LEASE, pool: "pool/$(x)" } }],
@@ -128,44 +130,19 @@ describe("an answer that is not that of the service", () => {
 describe("errors of the service", () => {
   const problem = { code: "IP_IN_USE", what: "10.0.0.1 is used.", fix: "Request another.", property: "ip" };
 
-  test("have the same code, text and property here", async () => {
-    const pool = await poolOn(() => ({ type: "urn:x", title: "Conflict", status: 409, detail: "", ...problem }), 409);
+  test("have the same code, text, property and holder here", async () => {
+    const holder = { pool: "pool/p", owner: "other", uid: "u", extents: [RANGE] };
+    const answer = { type: "urn:x", title: "Conflict", status: 409, detail: "", ...problem, holder };
+    const pool = await poolOn(() => answer, 409);
     const error = await pool.claim(REQUEST).catch((reason: unknown) => reason);
     expect(error).toMatchObject({ ...problem, message: "IP_IN_USE: 10.0.0.1 is used. Request another." });
+    expect(error).toMatchObject({ holder: { ...holder, extents: [{ first: 1n, last: 1n }] } });
   });
 
   test("with a code that only a newer service knows, or with control characters, are shown as plain text", async () => {
     const pool = await poolOn(() => ({ ...problem, code: "NEW_THING", what: "a\u001b[2Jb." }), 409);
     const error = await pool.claim(REQUEST).catch((reason: unknown) => reason);
     expect(error).toMatchObject({ code: "INTERNAL", message: "INTERNAL: a\\u001b[2Jb. Request another." });
-  });
-});
-
-describe("questions", () => {
-  const question = (id: number, more: object = { about: "abandoned", lease: LEASE }) => ({
-    id: id.toString(16).padStart(32, "0"),
-    ...more,
-  });
-
-  test("without end are not answered for ever", async () => {
-    let asked = 0;
-    const pool = await poolOn(() => ({ questions: [question(asked++)] }));
-    await expect(pool.offer(REQUEST)).rejects.toThrow(/^STORE_CONFLICT: .* has asked about this request 50 times/);
-    expect(asked).toBe(50);
-  });
-
-  test.each<[string, unknown[]]>([
-    ["too many at once", Array.from({ length: 500 }, (_, i) => question(i))],
-    ["none", []],
-    ["of another kind", [question(1, { about: "password" })]],
-    [
-      "for the child pool of a request that has none",
-      [question(1, { about: "childPool", extents: ["1-1"], request: 0 })],
-    ],
-    ["for the child pool of no request", [question(1, { about: "childPool", extents: ["1-1"], request: 7 })]],
-  ])("%s are refused", async (_, questions) => {
-    const pool = await poolOn(() => ({ questions }));
-    await expect(pool.offer(REQUEST)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
   });
 });
 

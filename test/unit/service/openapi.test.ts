@@ -54,8 +54,8 @@ const READ = "200 400 401 403 429 500 503";
 const BODY = "200 400 401 403 408 413 415 429 500 503";
 
 const STATUSES: Record<string, string> = {
-  "GET /healthz": "200 500",
-  "GET /readyz": "200 500 503",
+  "GET /healthz": "200 403 500",
+  "GET /readyz": "200 403 500 503",
   "GET /metrics": "200 401 403 429 500 503",
   "POST /ip/reserve": `${BODY} 404 409`,
   "POST /ip/validate": `${BODY} 409 410`,

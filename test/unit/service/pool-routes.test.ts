@@ -359,7 +359,7 @@ describe("a hostile request", () => {
       "deep data",
       "claim",
       () => withRequest({ data: JSON.parse("[".repeat(1000) + "]".repeat(1000)) }),
-      /INPUT_INVALID/,
+      /BODY_TOO_LARGE/,
     ],
     ["a pool name with a line end", "find", () => ({ pool: "pool/web\n", by: { owner: "a" } }), /INPUT_INVALID/],
     ["two ways to find", "find", () => ({ pool: "pool/web", by: { owner: "a", uid: "u" } }), /INPUT_INVALID/],
@@ -402,7 +402,7 @@ describe("a hostile request", () => {
     expect(await service.outcome("GET /api/pool/v1/find", token)).toMatch(/^40[45] /);
     const text = { payload: "{", headers: { "content-type": "application/json" } };
     expect(await service.outcome("POST /api/pool/v1/find", token, text)).toBe("400 INPUT_INVALID");
-    const large = { payload: `"${"x".repeat(5 * 1024 * 1024)}"`, headers: { "content-type": "application/json" } };
+    const large = { payload: `"${"x".repeat(3 * 1024 * 1024)}"`, headers: { "content-type": "application/json" } };
     expect(await service.outcome("POST /api/pool/v1/find", token, large)).toBe("413 BODY_TOO_LARGE");
   });
 

@@ -506,9 +506,20 @@ describe("without authentication", () => {
     [{ host: "attacker.example:7447" }, "403 ACCESS_DENIED"],
     [{ host: "127.0.0.1:7447", origin: "https://attacker.example" }, "403 ACCESS_DENIED"],
     [{ host: "127.0.0.1:7447", origin: "null" }, "403 ACCESS_DENIED"],
+    [{ host: "127.0.0.1:7447", "sec-fetch-site": "none" }, "200"],
+    [{ host: "127.0.0.1:7447", "sec-fetch-site": "same-origin" }, "200"],
+    [{ host: "127.0.0.1:7447", "sec-fetch-site": "same-site" }, "403 ACCESS_DENIED"],
+    [{ host: "127.0.0.1:7447", "sec-fetch-site": "cross-site" }, "403 ACCESS_DENIED"],
   ])("headers %o: %s", async (headers, expected) => {
     const open = await TestService.on(stage.pool.ipam, { noAuth: true });
     expect(await open.outcome(`GET ${API}/ip/reservations`, undefined, { headers })).toBe(expected);
+    await open.close();
+  });
+
+  test.each(["/healthz", "/openapi.json", "/docs"])("a public route answers localhost only: %s", async (path) => {
+    const open = await TestService.on(stage.pool, { noAuth: true });
+    const attacker = { headers: { host: "attacker.example:7447" } };
+    expect(await open.outcome(`GET ${path}`, undefined, attacker)).toBe("403 ACCESS_DENIED");
     await open.close();
   });
 

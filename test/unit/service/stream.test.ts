@@ -211,3 +211,14 @@ test("the end of the process ends streams in order", async () => {
   await ending.app.close();
   expect(await client.ended).toBe("ended");
 });
+
+test("an access token has at most 64 streams at a time, and another one when one of them ends", async () => {
+  const bearer = await service.token("many", ["read"]);
+  const clients = Array.from({ length: 64 }, () => follow("", bearer));
+  await vi.waitFor(() => expect(clients.every(({ text }) => text.startsWith("retry"))).toBe(true), 10_000);
+  expect((await service.outcome("GET /api/overlay/events", bearer)).split("\n")[0]).toBe("429 RATE_LIMITED");
+  await clients.pop()!.stop();
+  const next = follow("", bearer);
+  await vi.waitFor(() => expect(next.text).toMatch(/^retry/), 10_000);
+  await Promise.all([next, ...clients].map((client) => client.stop()));
+});
