@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { CODES, type Code, OverlayError } from "../../../provider/errors";
+import type { Lease } from "../../../provider/ipam/types";
 import { problemHeaders, statusOf, toOverlayError, toProblem } from "../../../provider/service/problem";
 
 /** The status of every code. */
@@ -118,4 +119,14 @@ test.each([
   ["IP_IN_USE", {}],
 ] as const)("%s has the headers that its status demands", (code, headers) => {
   expect(problemHeaders(new OverlayError(code, "What.", "Fix."))).toEqual(headers);
+});
+
+test("names the holder of values only to a caller that may see it", () => {
+  const error = () => new OverlayError("IP_IN_USE", "10.0.0.1 is used.", "Request another.");
+  const lease = { pool: "pool/p", owner: "o", uid: "u", extents: [{ first: 1n, last: 2n }] } as Lease;
+  const [first, last] = ["1", "2"].map((digit) => digit.padStart(32, "0"));
+  expect(toProblem(error().heldBy(lease)).holder).toEqual({ ...lease, extents: [`${first}-${last}`] });
+  expect(toProblem(error().heldBy({ ...lease, owner: "another tenant", uid: "", extents: [] }))).not.toHaveProperty(
+    "holder",
+  );
 });
