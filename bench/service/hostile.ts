@@ -1,5 +1,5 @@
 import { createAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/pool";
+import { openIpam } from "../../provider/ipam";
 import { hostileBodies } from "../../test/unit/service/hostile-bodies";
 import { ENGINES } from "../engines";
 import { SETTINGS } from "../pool/adapter";
@@ -55,7 +55,7 @@ export const benchHostile = (): Promise<HostileFigure> =>
   });
 
 async function createAdminToken(url: string): Promise<string> {
-  const pool = await openPool(url, SETTINGS);
+  const pool = await openIpam(url, SETTINGS);
   try {
     const input = { name: "hostile", scopes: ["admin" as const, "preview" as const] };
     return (await createAccessToken({ pool, createdBy: "bench" }, input)).text;

@@ -1,12 +1,11 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
-import { openStore } from "../../provider/ipam";
-import { snapshot } from "../../provider/pool/storage/transfer";
+import { openIpam } from "../../provider/ipam";
 import { Ctl, deploy } from "../unit/cli/ctl";
-import { openIpam } from "./fixture";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
+import { rowsAt } from "./store-rows";
 
 const missing = postgresMissing || etcdMissing;
 
@@ -22,11 +21,6 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
     await Promise.all([postgres?.stop(), etcd?.stop()]);
     ctl.remove();
   }, 60_000);
-
-  const rows = async (url: string) => {
-    const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
-    return snapshot(store).finally(() => store.close());
-  };
 
   test.each([
     ["SQLite", () => `sqlite:${join(ctl.folder, "busy.db")}`],
@@ -80,10 +74,10 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
       const from = places[i - 1];
       if (from === undefined) continue;
       const [{ token } = {}] = await ctl.must(...given, "--store", from);
-      const before = await rows(from);
+      const before = await rowsAt(from);
       const [moved] = await ctl.must("store", "migrate", from, to);
       expect(moved).toMatchObject({ rows: before.length - 1, pools: 4, problems: 0 }); // without the version
-      expect(await rows(to)).toEqual(before);
+      expect(await rowsAt(to)).toEqual(before);
       expect(await ctl.must("ip", "validate", String(token), "--store", to)).toHaveLength(1);
       expect((await ctl.run("store", "migrate", from, to)).stderr).toContain("STORE_MOVED: The source was moved to");
     }

@@ -38,7 +38,7 @@ test("recovered from an export in any order, no resource differs and nothing is 
   const stage = await Stage.up({ store: ctl.store });
   const made = await deploy(stage);
   await useByToken(stage, made);
-  await stage.pool.end();
+  await stage.pool.ipam.end();
   await ctl.must("store", "keys", "export", "keys");
   expect(statSync(join(ctl.folder, "keys")).mode & 0o777).toBe(0o600);
   for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(join(ctl.folder, `pool.db${end}`), { force: true });
@@ -75,9 +75,9 @@ test("recovered from an export in any order, no resource differs and nothing is 
   expect(await again.refusal("IPReservation", "x", { runner: "training/r1", usedBy: "box" })).toMatch(
     /^RESERVATION_EXISTS/,
   );
-  const [lease] = await again.pool.leases("pool/part");
+  const [lease] = await again.pool.ipam.leases("pool/part");
   expect(lease).toMatchObject({ state: "used" });
-  await again.pool.end();
+  await again.pool.ipam.end();
   const { stdout } = await ctl.run("store", "keys", "export", "-");
   expect(stdout.trim().split(",")).toHaveLength(2);
 });

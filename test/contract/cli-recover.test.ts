@@ -2,7 +2,8 @@ import { copyFileSync, existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
-import type { Lease } from "../../provider/ipam/types";
+import { RunPlan } from "../../provider/ipam/run-plan";
+import type { Ipam, Lease } from "../../provider/ipam/types";
 import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import { parseSettings } from "../../provider/resource";
@@ -10,7 +11,6 @@ import { resourceOf } from "../../provider/resources";
 import { storedNetwork } from "../../provider/resources/network-settings";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 import { FakeFleet, fakeDependencies } from "../unit/lifecycle/fake-fleet";
-import type { Pool } from "./fixture";
 
 /** A store that was lost, and a store with leases that no stack has. */
 const ctl = new Ctl();
@@ -311,7 +311,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
   test("addresses of forgotten hosts are listed by host, and released only with --yes, when no other such host may use them", async () => {
     await ctl.withPool(async (pool) => {
       const fleet = new FakeFleet();
-      const deps = { ...fakeDependencies(fleet, pool), unreachableOnDelete: "forget" as const };
+      const deps = { ...fakeDependencies(fleet, new RunPlan(pool)), unreachableOnDelete: "forget" as const };
       const { node1, node2, node3 } = deployed.runners as Record<string, Values>;
       for (const host of ["192.0.2.10", "192.0.2.11"]) fleet.down.add(host);
       const runners = new Lifecycle(resourceOf("RunnerSubnet"), deps);

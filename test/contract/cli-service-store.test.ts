@@ -2,15 +2,14 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access";
-import type { PoolRun } from "../../provider/pool/run";
+import { type Ipam, openIpam } from "../../provider/ipam";
 import { Ctl, deploy } from "../unit/cli/ctl";
-import { openIpam } from "./fixture";
 import { type Service, serveInProcess } from "./servers/service";
 
 /** The command line with a service as its store. */
 describe("overlayctl --store https", { timeout: 120_000 }, () => {
   const ctl = new Ctl();
-  let pool: PoolRun;
+  let pool: Ipam;
   let service: Service;
   let [store, token, tokenFile] = ["", "", join(ctl.folder, "token")];
 

@@ -3,7 +3,7 @@ import { expect } from "vitest";
 import type { Ctl } from "../unit/cli/ctl";
 import { EventClient } from "../unit/service/event-client";
 import { Receiver } from "../unit/service/receiver";
-import { createPool, extents, openIpam } from "./fixture";
+import { createPool, extents, openPool } from "./fixture";
 import { type ServiceProcess, startService, waitFor } from "./service-process";
 
 /**
@@ -21,7 +21,7 @@ export class EventRun {
   ) {}
 
   async start(): Promise<void> {
-    const pool = await openIpam(this.store, SETTINGS);
+    const pool = await openPool(this.store, SETTINGS);
     await createPool(pool, { name: "pool/p", extents: extents("10.0.0.0/18") });
     await createPool(pool, { name: "pool/q", extents: extents("10.64.0.0/18") });
     await pool.end();
@@ -56,7 +56,7 @@ export class EventRun {
 
   /** The stream of the store itself: the truth. */
   async #newest(): Promise<number> {
-    const pool = await openIpam(this.store, SETTINGS);
+    const pool = await openPool(this.store, SETTINGS);
     return (await pool.events({}).finally(() => pool.end())).last;
   }
 

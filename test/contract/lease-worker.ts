@@ -1,4 +1,4 @@
-import { openIpam } from "./fixture";
+import { openIpam } from "../../provider/ipam";
 
 /** A worker process that claims, uses and releases: `lease-worker.ts URL NAME COUNT`. Prints the leases that it holds at the end. */
 async function main([url, name, count]: string[]): Promise<void> {

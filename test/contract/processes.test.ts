@@ -4,14 +4,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
-import { createPool, extents, openIpam } from "./fixture";
+import { createPool, extents, openPool } from "./fixture";
 
 test("four processes that claim at the same time never get the same value, and no lease is lost", {
   timeout: 60_000,
 }, async () => {
   const folder = mkdtempSync(join(tmpdir(), "overlay-processes-"));
   const url = `sqlite:${join(folder, "pool.db")}`;
-  const pool = await openIpam(url, { offerTtl: 3600, quarantine: 0 });
+  const pool = await openPool(url, { offerTtl: 3600, quarantine: 0 });
   await createPool(pool, { kind: "id", extents: extents("1-400"), allocation: "lowest" });
   const runWorker = (name: string) =>
     promisify(execFile)(process.execPath, ["--import", "tsx", join(__dirname, "lease-worker.ts"), url, name, "100"]);

@@ -1,6 +1,6 @@
 import { createInterface } from "node:readline";
+import { openIpam } from "../../provider/ipam";
 import { type Context, releaseByToken, reserveMany, useByToken } from "../../provider/reservations";
-import { openIpam } from "./fixture";
 
 /**
  * A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`, which it answers with `won` or a code, or
