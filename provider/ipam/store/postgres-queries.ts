@@ -62,14 +62,23 @@ export class Statements {
         `SELECT ${NOW}, {store.*}${isWrite ? `, txid_current() AS transaction, ${DURABLE}` : ""} FROM {store} AS store`,
     );
 
-  /** What became of a transaction, and the ids of its events. */
-  status = (transaction: string, lastEvent: number): Named =>
+  /** What became of a transaction. A standby does not know before it takes over. */
+  status = (transaction: string): Named =>
     this.#named(
       "status",
+      [transaction],
+      () =>
+        `SELECT CASE WHEN pg_is_in_recovery() THEN 'in recovery' ELSE txid_status($1::bigint) END AS status, version, epoch
+        FROM {store} AS store`,
+    );
+
+  /** The events that a transaction has written, after this one. */
+  eventsOf = (transaction: string, lastEvent: number): Named =>
+    this.#named(
+      "events of",
       [transaction, lastEvent],
-      () => `SELECT txid_status($1::bigint) AS status, version, epoch, ARRAY(
-        SELECT id FROM {event} AS event WHERE id > $2::bigint AND event.xmin::text = ($1::bigint & 4294967295)::text ORDER BY id
-      )::text[] AS events FROM {store} AS store`,
+      () => `SELECT {event.*} FROM {event} AS event
+        WHERE id > $2::bigint AND event.xmin::text = ($1::bigint & 4294967295)::text ORDER BY id`,
     );
 
   /** One for all asks with the same statement. `n` counts them from one. */

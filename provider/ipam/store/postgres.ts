@@ -1,7 +1,8 @@
 import type { Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Pool, type PoolClient, type PoolConfig, type QueryConfig, type QueryResult, types } from "pg";
-import { OverlayError } from "../../errors";
+import { isOverlayError, OverlayError } from "../../errors";
+import type { LoggedEvent } from "../types";
 import { headAhead, judgeClock, machineTime, serverLeapt } from "./clock-check";
 import { changesHead, isTimeToTrim } from "./head";
 import { translateError } from "./postgres-errors";
@@ -9,7 +10,7 @@ import { type Named, Statements } from "./postgres-queries";
 import { ensureTables, prefixOf } from "./postgres-schema";
 import { type Address, parsePostgresUrl } from "./postgres-url";
 import { type Ask, askFor, Found } from "./queries";
-import { pools, store } from "./schema";
+import { events, pools, store } from "./schema";
 import {
   type Changes,
   type ClockFinding,
@@ -265,11 +266,18 @@ class Connection {
 
 /** What became of a transaction; null: the server does not know any more. */
 interface Status {
-  status: "committed" | "aborted" | "in progress" | null;
-  version: string;
+  status: "committed" | "aborted" | "in progress" | "in recovery" | null;
+  version: number;
   epoch: string;
-  events: string[];
+  events: LoggedEvent[];
 }
+
+const areEqual = (some: LoggedEvent[], others: LoggedEvent[]): boolean =>
+  JSON.stringify(some.map(events.encode)) === JSON.stringify(others.map(events.encode));
+
+/** The id of the transaction was given by a server that has crashed, and not again since. */
+const isInFuture = (error: unknown): boolean =>
+  isOverlayError(error) && (error.cause as { code?: string } | undefined)?.code === "22023";
 
 class PostgresTransaction implements Transaction {
   constructor(
@@ -327,7 +335,10 @@ class PostgresTransaction implements Transaction {
     return { version, epoch, events: changes.events.map((event, i) => ({ ...event, id: first + i })) };
   }
 
-  /** After a commit that was not answered. The version may be that of a later commit. */
+  /**
+   * After a commit that was not answered. The version may be that of a later commit. Without events a commit cannot be told from one that got the
+   * same id after a crash: it is decided again.
+   */
   async #findOutcome(changes: Changes, lost: StoreUnavailable): Promise<Commit> {
     const { engine, head } = this;
     const since = Date.now();
@@ -339,11 +350,10 @@ class PostgresTransaction implements Transaction {
       if (found?.status === null || Date.now() > since + waitMs) throw unknownOutcome(engine.place, lost);
       if (found?.status === "aborted") throw new Conflict("The commit did not arrive.", { cause: lost });
       if (found?.status === "committed") {
-        // Another server took over, and has given the id of the transaction to another one.
-        if (found.events.length !== changes.events.length)
-          throw new Conflict("The commit was lost with its server.", { cause: lost });
-        const events = changes.events.map((event, i) => ({ ...event, id: Number(found.events[i]) }));
-        return { version: Math.max(Number(found.version), head.version), epoch: found.epoch, events };
+        const made = changes.events.map((event, i) => ({ ...event, id: found.events[i]?.id ?? 0 }));
+        if (made.length === 0 || !areEqual(made, found.events))
+          throw new Conflict("The commit was lost in a crash of its server.", { cause: lost });
+        return { version: Math.max(found.version, head.version), epoch: found.epoch, events: made };
       }
       await sleep(100);
     }
@@ -351,13 +361,16 @@ class PostgresTransaction implements Transaction {
 
   /** undefined: the server does not answer. */
   async #readStatus(): Promise<Status | undefined> {
-    const { engine } = this;
+    const { engine, id, head } = this;
     let connection: Connection | undefined;
     try {
       connection = await engine.connect();
-      const [answer] = await connection.send([engine.statements.status(this.id, this.head.lastEvent)]);
-      return answer!.rows[0];
+      const { status, eventsOf } = engine.statements;
+      // The events in a statement of their own: it sees what the first one has found committed.
+      const [{ rows: [row] = [] } = {}, written] = await connection.send([status(id), eventsOf(id, head.lastEvent)]);
+      return row && { ...row, version: Number(row.version), events: written!.rows.map(events.decode) };
     } catch (error) {
+      if (isInFuture(error)) return { status: "aborted", version: 0, epoch: "", events: [] };
       if (!(error instanceof StoreUnavailable)) throw error;
       return undefined;
     } finally {
