@@ -10,7 +10,7 @@ import { parseEtcdUrl } from "../provider/ipam/store/etcd/url";
 import { openPostgres } from "../provider/ipam/store/postgres";
 import { openSqlite } from "../provider/ipam/store/sqlite";
 import type { Engine as Tables } from "../provider/ipam/store/store";
-import { changesOf } from "../test/contract/engine";
+import { noChanges } from "../provider/ipam/transfer";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 
@@ -118,8 +118,13 @@ export async function inBatches(tables: Tables, content: Content): Promise<void>
   for (let at = 0; at < Math.max(leases.length, free.length); at += 5000) {
     const tx = await tables.begin([], [pool.name]);
     const pools = [withCounters(tx.rows.pools!, content)];
-    const part = { leases: leases.slice(at, at + 5000), free: free.slice(at, at + 5000) };
-    await tx.commit(changesOf({ pools, ...part }));
+    const part = <R>(rows: R[]) => ({ put: rows.slice(at, at + 5000), deleted: [] });
+    await tx.commit({
+      ...noChanges(),
+      pools: { put: pools, deleted: [] },
+      leases: { ...part(leases), before: () => undefined },
+      free: { ...part(free), cleared: [] },
+    });
   }
 }
 

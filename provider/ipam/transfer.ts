@@ -244,7 +244,8 @@ const change = (
     },
   );
 
-const noChanges = (): Changes => {
+/** Of a transaction that writes nothing yet. */
+export const noChanges = (): Changes => {
   const none = { put: [], deleted: [] };
   return {
     pools: none,
