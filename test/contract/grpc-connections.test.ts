@@ -45,7 +45,7 @@ describe("Watch", () => {
     await service.connect().call("Reservations.Use", { token: reservations[0].token, container: "c1" }, admin);
     const events = [await watcher.event(), await watcher.event(), await watcher.event()];
     expect(events.map(({ kind, values, by }) => [kind, values[0], by])).toEqual([
-      ["EVENT_KIND_CLAIMED", "172.20.7.1", undefined],
+      ["EVENT_KIND_CLAIMED", "172.20.7.1", "ops@controller"],
       ["EVENT_KIND_CLAIMED", "172.20.7.2", "ops"],
       ["EVENT_KIND_USED", "172.20.7.2", "ops"],
     ]);
