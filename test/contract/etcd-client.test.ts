@@ -1,8 +1,8 @@
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import type { WatchResponse } from "../../provider/pool/engines/etcd/api";
-import { codeOf, EtcdClient } from "../../provider/pool/engines/etcd/client";
+import type { WatchResponse } from "../../provider/ipam/store/etcd/api";
+import { codeOf, EtcdClient } from "../../provider/ipam/store/etcd/client";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { freePort } from "./servers/process";
 

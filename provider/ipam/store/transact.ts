@@ -59,8 +59,9 @@ export async function transact(engine: Engine, batch: Work[], guard: Guard): Pro
   const deadline = Date.now() + PATIENCE_MS;
   const locks = new Set(batch.flatMap((work) => work.locks));
   for (let conflicts = 0; ; ) {
-    const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
+    let unlock: (() => Promise<void>) | undefined;
     try {
+      if (conflicts > MOST_CONFLICTS) unlock = await engine.lock?.();
       const decided = await attempt(engine, batch, guard, locks);
       if (decided !== "more locks") return decided;
     } catch (error) {
