@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { type Category, type Code, categoryOf, OverlayError } from "../errors";
-import { isShown, holder as wireHolder } from "../ipam/remote/wire";
+import { rangeText } from "../ipam/store/columns";
 
 /** Errors as HTTP answers: RFC 9457, `application/problem+json`. */
 
@@ -99,7 +99,7 @@ export function toProblem(error: OverlayError): Problem {
     code,
     ...shown,
     ...(property !== undefined && { property }),
-    ...(holder && isShown(holder) && { holder: wireHolder.encode(holder) }),
+    ...(holder && holder.uid !== "" && { holder: { ...holder, extents: holder.extents.map(rangeText) } }),
   };
 }
 

@@ -291,16 +291,13 @@ export const grant = fieldsOf<Grant>()({
 /** The longest text of an error. */
 const sentence = z.string().max(20_000);
 
-/** The lease that keeps a request from its values, if its sender may see it. */
-export const holder = fieldsOf<NonNullable<OverlayError["holder"]>>()({
+/** The lease that keeps a request from its values. One that the sender may not see has no uid, and is left out. */
+const holder = fieldsOf<NonNullable<OverlayError["holder"]>>()({
   pool: poolName,
   owner: text,
   uid,
   extents: z.array(extent),
 });
-
-/** Of a lease that its reader may not see, only the pool is known. */
-export const isShown = ({ uid }: Pick<Lease, "uid">): boolean => uid !== "";
 
 /** An error as RFC 9457 has it in `application/problem+json`, as far as it is needed here. */
 const problem = z.object({
@@ -320,6 +317,6 @@ export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
   encode: ({ code, what, fix, property, holder }) => ({
     ...{ code, what, fix },
     ...(property !== undefined && { property }),
-    ...(holder && isShown(holder) && { holder }),
+    ...(holder && holder.uid !== "" && { holder }),
   }),
 });

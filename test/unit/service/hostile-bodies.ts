@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { API, bodyOf, PROCEDURES } from "../../../provider/pool/remote/api";
+import { API, bodyOf, PROCEDURES } from "../../../provider/ipam/remote/api";
 import {
   createPoolFields,
   freeFields,

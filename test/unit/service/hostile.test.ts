@@ -1,17 +1,16 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { openPool } from "../../../provider/pool";
-import type { PoolRun } from "../../../provider/pool/run";
+import { type Ipam, openIpam } from "../../../provider/ipam";
 import { describeExcess } from "../../../provider/service/json-body";
 import { deploy } from "../cli/ctl";
 import { hostileBodies } from "./hostile-bodies";
 import { TestService } from "./service";
 
-let pool: PoolRun;
+let pool: Ipam;
 let service: TestService;
 let token: string;
 
 beforeAll(async () => {
-  pool = await openPool("memory:", { offerTtl: 60, quarantine: 0, actor: "test" });
+  pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0, actor: "test" });
   await deploy(pool, ["node1"]);
   service = await TestService.on(pool);
   token = await service.token("scheduler", ["admin", "preview"]);

@@ -517,7 +517,7 @@ describe("without authentication", () => {
   });
 
   test.each(["/healthz", "/openapi.json", "/docs"])("a public route answers localhost only: %s", async (path) => {
-    const open = await TestService.on(stage.pool, { noAuth: true });
+    const open = await TestService.on(stage.pool.ipam, { noAuth: true });
     const attacker = { headers: { host: "attacker.example:7447" } };
     expect(await open.outcome(`GET ${path}`, undefined, attacker)).toBe("403 ACCESS_DENIED");
     await open.close();
