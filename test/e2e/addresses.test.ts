@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/ipam";
-import type { Lease, Pool } from "../../provider/ipam/types";
+import { openIpam } from "../../provider/ipam";
+import type { Ipam, Lease } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
 
@@ -24,8 +24,8 @@ afterAll(async () => {
   ctl.remove();
 });
 
-async function withPool<T>(act: (pool: Pool) => Promise<T>): Promise<T> {
-  const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+async function withPool<T>(act: (pool: Ipam) => Promise<T>): Promise<T> {
+  const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   return act(pool).finally(() => pool.end());
 }
 

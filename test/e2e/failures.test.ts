@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type Stack, Workspace } from "./stack";
 
 /** Hosts that are down, slow or disconnected, and processes that are killed: the next up converges, with the same values. */
@@ -37,7 +37,7 @@ const until = async (what: string, condition: () => Promise<boolean> | boolean):
 
 /** The id that the pool has given to a runner, once it is claimed. */
 async function claimed(name: string): Promise<string | undefined> {
-  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   const leases = await pool.leases("network/training").catch(() => []);
   await pool.end();
   const lease = leases.find(({ owner, state }) => owner.endsWith(`::${name}`) && state === "reserved");
@@ -45,7 +45,7 @@ async function claimed(name: string): Promise<string | undefined> {
 }
 
 async function problems(): Promise<unknown[]> {
-  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   const found = await pool.fsck();
   await pool.end();
   return found;

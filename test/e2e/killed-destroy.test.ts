@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { descendantsOf, end, identityOf } from "../../lab/process";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import type { Lease } from "../../provider/ipam/types";
 import { type Stack, Workspace } from "./stack";
 
@@ -32,8 +32,8 @@ const until = async (what: string, condition: () => Promise<boolean>): Promise<v
   }
 };
 
-async function inStore<T>(look: (pool: Awaited<ReturnType<typeof openPool>>) => Promise<T>): Promise<T> {
-  const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+async function inStore<T>(look: (pool: Awaited<ReturnType<typeof openIpam>>) => Promise<T>): Promise<T> {
+  const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   return look(pool).finally(() => pool.end());
 }
 

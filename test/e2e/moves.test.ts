@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type Stack, Workspace } from "./stack";
 
 /** Changes of a live stack. Values stay as intended, and the network is never removed: devices keep their ifindex. */
@@ -77,7 +77,7 @@ test("a resource that was deleted only from the state gets its lease again", asy
 
 test("a lost lease is claimed again; refresh shows it, and the network stays", async () => {
   const before = await values();
-  const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+  const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   await pool.release("network/training", String((await stack.state()).one!.outputs.leaseId));
   await pool.end();
   const text = await stack.must("preview", "--refresh", "--diff", "--stack", "dev");

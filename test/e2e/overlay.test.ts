@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { Stack, Workspace } from "./stack";
 
 /** One overlay from its first preview to destroy, with the real CLI on hosts of the lab. Tests build on each other. */
@@ -199,7 +199,7 @@ test("upgrading the package's code changes no resource", async () => {
 test("destroy leaves no interface, route, chain, file or lease", async () => {
   await stack.destroy();
   for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
-  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   expect(held).toEqual([]);
   expect(await pool.fsck()).toEqual([]);

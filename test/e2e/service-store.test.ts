@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type LabService, startLabService } from "./lab-service";
 import { Stack, Workspace } from "./stack";
 
@@ -74,7 +74,7 @@ test("an up with it is refused before anything is changed", async () => {
   expect(text).toContain("Use a token with the scope deploy for up, refresh and destroy.");
   expect(Stack.writes(preview!.trace())).toEqual({});
   expect(await preview!.state()).toEqual({});
-  const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+  const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   const leases = await pool.leases("space/default").finally(() => pool.end());
   expect(leases.every(({ state }) => state === "offered")).toBe(true);
 });
@@ -100,7 +100,7 @@ test("with the token for previews, a preview shows no changes, also with refresh
 
 test("destroy leaves no lease, the history names token and user, and neither token is shown anywhere", async () => {
   await deploy!.destroy();
-  const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+  const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   const leases = await pool.leases("space/default");
   expect(leases.map(({ state }) => state)).toEqual(["quarantined", "quarantined"]); // of network and pool
   const history = await pool.history("space/default");

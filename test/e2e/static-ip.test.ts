@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { ask, serve } from "../lab/services";
 import { Stack, Workspace } from "./stack";
 
@@ -129,7 +129,7 @@ print(f"{lost} of {sent} requests lost")
 `;
 
 const leasesOnR2 = async (): Promise<number> => {
-  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   const wikis = (await pool.leases("runner/training/r2")).filter(
     ({ owner, state }) => owner.endsWith("::wiki") && state === "reserved",
   );
@@ -178,7 +178,7 @@ test("destroy: the address is removed with the last resource, and nothing is lef
   expect(await ask(lab, OUTSIDE, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);
   await shop.destroy();
   for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
-  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   expect((await pool.leases("space/default")).filter(({ state }) => state !== "quarantined")).toEqual([]);
   expect(await pool.fsck()).toEqual([]);
   await pool.end();

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { measureTime, ratio, seconds } from "../../bench/measure";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import { type PostgresServer, postgresMissing, startPostgres } from "../contract/servers/postgres";
 import { type Stack, Workspace } from "./stack";
 
@@ -75,7 +75,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
     const given = states.flatMap((state) => Object.values(state).map(({ outputs }) => outputs.ip));
     expect(given).toHaveLength(4 * MANY);
     expect(new Set(given).size).toBe(given.length);
-    const pool = await openPool(`postgres://overlay@localhost:${server.port}/overlay?host=${server.folder}`, {
+    const pool = await openIpam(`postgres://overlay@localhost:${server.port}/overlay?host=${server.folder}`, {
       offerTtl: 3600,
       quarantine: 300,
     });

@@ -4,11 +4,12 @@ import { type Host, type Hosts, hostId } from "../../provider/host/connection";
 import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
+import { openIpam } from "../../provider/ipam";
+import { RunPlan } from "../../provider/ipam/run-plan";
+import type { Ipam } from "../../provider/ipam/types";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
-import { openPool } from "../../provider/ipam";
-import type { Pool } from "../../provider/ipam/types";
 import { resourceOf } from "../../provider/resources";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
@@ -50,18 +51,21 @@ export class LabStack {
 
   /** `elsewhere`: for hosts that are not the lab's. */
   static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
-    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
+    return new LabStack(lab, await openIpam(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
   }
 
   private constructor(
     readonly lab: Lab,
-    readonly pool: Pool,
+    readonly pool: Ipam,
     elsewhere?: Hosts,
   ) {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.deps = fakeDependencies(createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
+    this.deps = fakeDependencies(
+      createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}),
+      new RunPlan(pool),
+    );
   }
 
   at(host: string): { host: string } {

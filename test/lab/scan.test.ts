@@ -2,7 +2,7 @@ import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import type { Lease } from "../../provider/ipam/types";
 import { buildKohaku } from "./kohaku";
 import { LabStack, must } from "./lab-stack";
@@ -118,7 +118,7 @@ function lose(): void {
 
 /** Values, owners, names and uids; lease ids are renewed. */
 async function leases(): Promise<unknown[]> {
-  const pool = await openPool(ctl.store, { offerTtl: 3600, quarantine: 300 });
+  const pool = await openIpam(ctl.store, { offerTtl: 3600, quarantine: 300 });
   const all: Lease[] = [];
   for (const { name } of await pool.pools()) all.push(...(await pool.leases(name)));
   const specs = await pool.pools("network/");

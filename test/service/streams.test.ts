@@ -1,7 +1,7 @@
 import { connect, type Socket } from "node:net";
 import { afterEach, expect, test, vi } from "vitest";
 import { revokeAccessToken } from "../../provider/access";
-import { openPool } from "../../provider/ipam";
+import { openIpam } from "../../provider/ipam";
 import type { EventPage, LoggedEvent } from "../../provider/ipam/types";
 import { EventFeed } from "../../provider/service/events/feed";
 import { EventClient } from "../unit/service/event-client";
@@ -35,7 +35,7 @@ const longLog = {
 };
 
 async function start(feed?: EventFeed): Promise<{ service: TestService; url: string; token: string }> {
-  const pool = await openPool("memory:", { offerTtl: 60, quarantine: 0 });
+  const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
   const service = await TestService.on(pool, feed ? { feed } : {});
   const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
   ends.push(async () => {
