@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { isOverlayError } from "../errors";
 import type { Commit, Engine } from "./store/store";
-import { type Decided, type Guard, transact, type Work } from "./store/transact";
+import { type Decided, type Guard, type Outcome, transact, type Work } from "./store/transact";
 
 interface Member {
   work: Work;
@@ -41,17 +42,29 @@ export class Queue {
       await nextTurn();
       const batch = this.#waiting.splice(0, Math.min(BATCH, this.engine.maxBatch ?? BATCH));
       if (batch.length === 0) return;
-      const works = batch.map(({ work }) => work);
-      const started = performance.now();
-      const decided = await transact(this.engine, works, this.guard).catch(
-        (error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }),
-      );
-      this.onDone(decided, performance.now() - started);
-      for (const [i, { resolve, reject }] of batch.entries()) {
-        const outcome = decided.outcomes[i]!;
-        if ("error" in outcome) reject(outcome.error);
-        else resolve([outcome.value, decided.commit]);
-      }
+      await this.#commit(batch);
+    }
+  }
+
+  async #commit(batch: Member[]): Promise<void> {
+    const works = batch.map(({ work }) => work);
+    const started = performance.now();
+    const decided = await transact(this.engine, works, this.guard).catch(
+      (error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }),
+    );
+    this.onDone(decided, performance.now() - started);
+    if (batch.length > 1 && decided.outcomes.every(isUnstorable)) {
+      for (const member of batch) await this.#commit([member]);
+      return;
+    }
+    for (const [i, { resolve, reject }] of batch.entries()) {
+      const outcome = decided.outcomes[i]!;
+      if ("error" in outcome) reject(outcome.error);
+      else resolve([outcome.value, decided.commit]);
     }
   }
 }
+
+/** One of a batch has a text that the store does not take: the commit of all of them has failed. */
+const isUnstorable = (outcome: Outcome): boolean =>
+  "error" in outcome && isOverlayError(outcome.error, "INPUT_INVALID");
