@@ -125,7 +125,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     await everyDiff();
     lose();
     copy("backup.db", "pool.db");
-    await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: The store at sqlite:.* this stack has seen version \d+/);
+    await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: The store at sqlite:.* but version \d+ of it was seen/);
     await sleep(1000);
     // A stack that has not seen a newer version cannot detect it, and gets the same value; the first one still stops.
     for (const owner of ["second", "third", "fourth", "fifth"]) await claim(owner);

@@ -130,7 +130,7 @@ function toRow(state: State, existing: ExistingLease): LeaseRow {
   const uid = identity?.uid ?? newUid(owner);
   return omitUndefined<LeaseRow>({
     ...{ pool, owner, type, extents: want, uid, tenant, labels, usedBy, data, sharingKey, ports },
-    by: by ?? state.terms.actor,
+    by,
     leaseId: identity?.leaseId ?? newLeaseId(uid),
     state: existing.state ?? (usedBy === undefined ? "reserved" : "used"),
     names: names && names.length > 0 ? names : undefined,

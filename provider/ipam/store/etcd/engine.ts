@@ -102,9 +102,11 @@ class EtcdEngine implements Engine {
     return this.refusal !== undefined;
   }
 
-  async begin(queries: Query[], locks?: string[]): Promise<Transaction> {
+  async begin(queries: Query[], locks?: string[] | "all"): Promise<Transaction> {
     if (locks && this.refusal) throw this.refusal;
     const { kv, keys } = this;
+    // Each commit compares the row of the store: one that changes it has the whole store for itself.
+    const names = locks === "all" ? [] : (locks ?? []);
     const time = await this.#clock.now();
     for (;;) {
       // The clocks of processes differ by up to a second. If one is further behind the last commit, that is the time.
@@ -112,7 +114,7 @@ class EtcdEngine implements Engine {
       const moment = { reader: new Reader(kv), keys, now: assumed };
       const [opening, locked, rows] = await Promise.all([
         this.#readOpening(moment.reader),
-        Promise.all((locks ?? []).map((name) => this.#readLocked(moment.reader, name))),
+        Promise.all(names.map((name) => this.#readLocked(moment.reader, name))),
         answerQueries(moment, queries),
       ]);
       if (opening.pending) {
