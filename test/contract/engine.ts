@@ -429,7 +429,7 @@ function queryContract(open: Open): void {
     [{ of: "past", before: 201, limit: 9 }, new Set(["e1", "e2", "r1", "r2", "x main", "x other", "z main"])],
     [{ of: "documents", kind: "delivery" }, ["delivery 1", "delivery 2"]],
     [{ of: "documents", kind: "secret" }, ["secret 1"]],
-    [{ of: "documents", kind: "delivery" }, []],
+    [{ of: "documents", kind: "recovered" }, []],
     [{ of: "events", after: 2, limit: 2 }, ["3", "4"]],
     [{ of: "events", after: 0, limit: 9, pool: POOL, since: 102 }, ["3", "4"]],
     [{ of: "events", after: 0, limit: 9, pool: "pool/other" }, ["5"]],

@@ -50,9 +50,9 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       for (const [name, statement] of Object.entries(statements)) {
         const ask = { name, statement, values: [] } as unknown as Ask;
         const { text, values } = new Statements(`${schemaOf(url)}.`).find([ask]);
-        await client.query(`PREPARE ${name}_plan AS ${text}`);
+        await client.query(`PREPARE "${name}" AS ${text}`);
         const nulls = values.length === 0 ? "" : `(${values.map(() => "NULL").join(", ")})`;
-        const { rows } = await client.query(`EXPLAIN EXECUTE ${name}_plan${nulls}`);
+        const { rows } = await client.query(`EXPLAIN EXECUTE "${name}"${nulls}`);
         const plan = rows.map((row) => row["QUERY PLAN"]).join("\n");
         expect(plan, name).not.toMatch(/Seq Scan/);
         const scans = plan.split("\n").filter((line) => /Index (Only )?Scan/.test(line)).length;
