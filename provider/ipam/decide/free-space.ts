@@ -94,12 +94,14 @@ export class FreeSpace {
 
   /** With `avoidBoundaryIps`, no range begins or ends with .0 or .255, so that each range has a value to give. */
   #replace(spec: PoolSpec, ranges: Extent[], by: Extent[]): void {
-    const before = this.#ranges;
     const kept = by.flatMap((range) => trimBoundaries(spec, range) ?? []);
-    this.#ranges = sorted([...before.filter((range) => !ranges.includes(range)), ...kept]);
-    this.journal.add(() => {
-      this.#ranges = before;
-    });
+    this.#swap(ranges, kept);
+    // More ranges may be loaded until then, and stay.
+    this.journal.add(() => this.#swap(kept, ranges));
+  }
+
+  #swap(out: Extent[], into: Extent[]): void {
+    this.#ranges = sorted([...this.#ranges.filter((range) => !out.includes(range)), ...into]);
   }
 
   #knownUntil(at: bigint): bigint | undefined {

@@ -233,12 +233,13 @@ export function takePorts(
   }
 }
 
-/** Rejects a change of the sharing key, or of shared values, while another lease shares them. */
+/** Rejects a change of the sharing key, or of shared values, while another lease or an offer shares them. */
 export function mustKeepKey(state: State, spec: PoolSpec, lease: LeaseRow, key: string | undefined): void {
   const old = sharingKeyOf(lease);
   if (old === undefined || old === key) return;
-  const coHolder = state
-    .sharersOf(lease.pool, old)
-    .find((other) => other.uid !== lease.uid && isLive(other, state.now) && touches(other.extents, lease.extents));
-  if (coHolder) throw sharingConflictError(spec, lease.extents[0]!, key, show(state, toLease(coHolder, state.now)));
+  const shares = (other: Holder) => other.owner !== lease.owner && touches(other.extents, lease.extents);
+  const leases = state.sharersOf(lease.pool, old).filter((other) => isLive(other, state.now) && shares(other));
+  const offers = state.offersIn(lease.pool).filter((offer) => sharingKeyOf(offer) === old && shares(offer));
+  const coHolder = [...leases, ...offers][0];
+  if (coHolder) throw sharingConflictError(spec, lease.extents[0]!, key, show(state, toPublic(coHolder, state.now)));
 }
