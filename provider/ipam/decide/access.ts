@@ -13,6 +13,8 @@ export interface Access {
   mayUse(pool: string, spec: PoolSpec | undefined): boolean;
   /** Whether it may change and end this lease. */
   mayChange(lease: Lease): boolean;
+  /** Whether it may say that this lease is in use. */
+  mayTouch(lease: Lease): boolean;
   /** Whether its requests may write this lease: one that it may change, or one that all tenants have in common. */
   mayHold(lease: Lease): boolean;
   /** Whether a lease of it may take this name. */
@@ -54,6 +56,11 @@ export function mustBeChangeable(state: State, holder: Holder): void {
 
 const strangersError = ({ terms }: State, { pool }: Holder): OverlayError =>
   terms.access!.denied(`a lease in ${describePool(pool)} that is not its own`);
+
+export function mustBeTouchable(state: State, holder: Holder): void {
+  const { access } = state.terms;
+  if (access && !access.mayTouch(toPublic(holder, state.now))) throw strangersError(state, holder);
+}
 
 /** Leases of the owner, also ended ones. It has one user: a request is refused while another user has a lease or an offer of that owner. */
 export function leasesOfRequester(state: State, pool: string, owner: string): LeaseRow[] {

@@ -1,23 +1,16 @@
 import { isDeepStrictEqual } from "node:util";
 import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
 import { type Changes, type Condition, dataEntries, type Event, type Lease, type Request } from "../types";
-import { mustBeChangeable, mustBeHoldable } from "./access";
+import { mustBeChangeable, mustBeHoldable, mustBeTouchable } from "./access";
+import { openChildPool } from "./child-pools";
 import { type Ask, choose } from "./choose";
-import { forgetOffers, mustKeepQuota } from "./grant";
-import {
-  endLease,
-  expireOverdue,
-  mustKeepKey,
-  openChildPool,
-  putLease,
-  record,
-  replaceLease,
-  takeNames,
-  takePorts,
-  uidOf,
-} from "./lease";
-import { dropPool, mustBeOfTenant, mustBeUnused } from "./pools";
+import { dropPool, endLease, expireOverdue, putLease, record, replaceLease, uidOf } from "./lease";
+import { takeNames } from "./names";
+import { forgetOffers } from "./offers";
+import { mustBeEndable, mustBeOfTenant, mustBeUnused } from "./pools";
+import { mustKeepQuota } from "./quota";
 import { isLive, type LeaseRow, omitUndefined, sharingKeyOf, toLease } from "./rows";
+import { mustKeepKey, takePorts } from "./sharing";
 import type { State } from "./state";
 
 /** Changes of a lease by the holder of its lease id. */
@@ -33,13 +26,13 @@ export function findCurrent(state: State, pool: string, leaseId: string): LeaseR
   return lease?.leaseId === leaseId && lease.pool === pool && isLive(lease, state.now) ? lease : undefined;
 }
 
-function mustBeCurrent(state: State, pool: string, leaseId: string): LeaseRow {
+function mustBeCurrent(state: State, pool: string, leaseId: string, mustBeAllowed = mustBeChangeable): LeaseRow {
   const lease = state.lease(uidOf(leaseId));
   if (!lease && state.offersIn(pool).some(({ uid }) => uid === uidOf(leaseId)))
     throw offeredError(state, pool, leaseId);
   if (lease?.leaseId !== leaseId || lease.pool !== pool) throw fencedError(pool, leaseId);
   if (lease.endedAt !== undefined && lease.endReason !== "expired") throw fencedError(pool, leaseId);
-  mustBeChangeable(state, lease);
+  mustBeAllowed(state, lease);
   if (!isLive(lease, state.now))
     throw leaseExpiredError({ ...toLease(lease, state.now), expiresAt: lease.endedAt ?? lease.expiresAt! });
   return lease;
@@ -92,6 +85,7 @@ export function change(
   if (childPool) {
     const old =
       lease.childPool === undefined || lease.childPool === childPool.name ? undefined : state.pool(lease.childPool);
+    if (old) mustBeEndable(state, lease);
     if (old?.spec && old.opener === lease.uid) dropPool(state, old);
     openChildPool(state, childPool, changed);
   }
@@ -154,6 +148,7 @@ function eventOf(before: LeaseRow, after: LeaseRow): Event["what"] {
 export function close(state: State, pool: string, leaseId: string, { onlyIf }: ChangeOptions = {}): void {
   const lease = mustBeCurrent(state, pool, leaseId);
   mustMeet(state, lease, onlyIf);
+  mustBeEndable(state, lease);
   const child = lease.childPool === undefined ? undefined : state.pool(lease.childPool);
   if (!child?.spec || child.opener !== lease.uid) return;
   expireOverdue(state, child.name);
@@ -172,6 +167,7 @@ export function release(
   const lease = findCurrent(state, pool, leaseId);
   if (lease) mustBeChangeable(state, lease);
   if (!lease || (onlyIf && !isMet(lease, onlyIf))) return false;
+  mustBeEndable(state, lease);
   endLease(state, lease, "released");
   const isReplaced = state.leasesOf(pool, lease.owner).some((other) => isLive(other, state.now));
   if (!isReplaced) forgetOffers(state, lease.owner, program);
@@ -180,7 +176,7 @@ export function release(
 
 /** A heartbeat. A lease that expires ends `ttl` seconds from now. */
 export function touch(state: State, pool: string, leaseId: string, ttl?: number): void {
-  const lease = mustBeCurrent(state, pool, leaseId);
+  const lease = mustBeCurrent(state, pool, leaseId, mustBeTouchable);
   const ends = ttl !== undefined && lease.expiresAt !== undefined ? { expiresAt: state.now + ttl * 1000 } : {};
   state.leases.put({ ...lease, lastSeen: state.now, ...ends });
 }

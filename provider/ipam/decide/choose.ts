@@ -32,9 +32,9 @@ import {
 } from "../extents";
 import type { Extent, PoolSpec, Request } from "../types";
 import { mayChange, show } from "./access";
-import { endLease, findPortHolder, isOwnHolder } from "./lease";
-import { givesWay, programOf } from "./offers";
-import { heldLeases, type Pool } from "./pools";
+import { endLease } from "./lease";
+import { givesWay, isOwnHolder, programOf } from "./offers";
+import { heldLeases, isEndable, type Pool } from "./pools";
 import {
   answers,
   type Holder,
@@ -50,6 +50,7 @@ import {
   toPublic,
   touches,
 } from "./rows";
+import { findPortHolder } from "./sharing";
 import type { State } from "./state";
 
 /** Which values a request gets. */
@@ -146,7 +147,8 @@ export function findBlockers({ state, request }: Ask, extents: Extent[]): Holder
 export function mayEvict(ask: Ask, lease: LeaseRow): Choice["reason"] | undefined {
   const { state, request, isClaim, shown } = ask;
   if (!mayChange(state, toLease(lease, state.now))) return isReclaimable(ask, lease) ? "reclaimed" : undefined;
-  if (mayTake(request, lease) || request.mayEnd?.includes(lease.uid)) return "handed over";
+  if (mayTake(request, lease) || request.mayEnd?.includes(lease.uid))
+    return isEndable(state, lease) ? "handed over" : undefined;
   if (isReclaimable(ask, lease)) {
     const wasShown = isClaim && shown?.afterLease.includes(lease.uid);
     if (wasShown || !pickFree(ask, request.within, obstaclesOf(ask))) return "reclaimed";

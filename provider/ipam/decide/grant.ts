@@ -1,4 +1,4 @@
-import { isSameTenant, isStackOwner } from "../../owner";
+import { isSameTenant } from "../../owner";
 import {
   alreadyHeldError,
   fullnessWarning,
@@ -7,30 +7,19 @@ import {
   promiseBrokenWarning,
   promiseMovedError,
   promiseMovedWarning,
-  quotaError,
 } from "../errors";
-import { covers, fits, mergeExtents, sameExtents, sizeOf, subtract, total, zonesOf } from "../extents";
+import { covers, fits, sameExtents, sizeOf, zonesOf } from "../extents";
 import { KEPT_MS } from "../store/store";
-import { type Extent, isWithinQuota, type Lease, type OfferRequest, type PoolSpec, type Request } from "../types";
-import { leasesOfRequester, mustBeChangeable, mustBeHoldable, show } from "./access";
+import type { Extent, Lease, OfferRequest, PoolSpec, Request } from "../types";
+import { leasesOfRequester, mustBeHoldable, show } from "./access";
 import { change } from "./change";
+import { openChildPool } from "./child-pools";
 import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
-import {
-  endLease,
-  expireOverdue,
-  findPortHolder,
-  isOwnHolder,
-  mustKeepKey,
-  newLeaseId,
-  newUid,
-  openChildPool,
-  putLease,
-  record,
-  takeNames,
-  takePorts,
-} from "./lease";
-import { givesWay, programOf } from "./offers";
-import { type Pool, requirePool } from "./pools";
+import { endLease, expireOverdue, newLeaseId, newUid, putLease, record } from "./lease";
+import { takeNames } from "./names";
+import { isOwnHolder, programOf } from "./offers";
+import { requirePool } from "./pools";
+import { countHeld, mustKeepQuota } from "./quota";
 import {
   answers,
   type Holder,
@@ -46,6 +35,7 @@ import {
   toPublic,
   touches,
 } from "./rows";
+import { findPortHolder, mustKeepKey, takePorts } from "./sharing";
 import type { State } from "./state";
 
 /**
@@ -314,69 +304,10 @@ function buildLease(
   });
 }
 
-/**
- * Rejects a lease or an offer that was just put if the pool now exceeds its quota. Offers count, so that preview finds it; leases that end
- * before an offer is claimed do not. `wasCounted`: the offer that the claim answers, or the lease that it renews, has counted it.
- */
-export function mustKeepQuota({ state, pool, request, isClaim }: Ask, put: Holder, wasCounted = false): void {
-  const { spec } = pool;
-  if (!spec.quota) return;
-  const counted = state.offersIn(spec.name).filter((row) => {
-    if (row === put) return true;
-    const isOther = !isOwnHolder(state, request, row) && !givesWay(state, row, request);
-    return isOther && !(isClaim && wasCounted) && fits(spec, row);
-  });
-  const owners = isClaim
-    ? []
-    : [...new Set([...counted.map(({ owner }) => owner), ...(request.formerOwner ? [request.formerOwner] : [])])];
-  const moving = owners
-    .flatMap((owner) => state.leasesOf(spec.name, owner))
-    .filter((lease) => isLive(lease, state.now));
-  const offered = mergeExtents(counted.flatMap(({ extents }) => extents));
-  const staying =
-    offered.length > 0 ? state.holdersOf(spec.name, offered).filter((lease) => !moving.includes(lease)) : [];
-  const { reserved, used, held } = state.pool(spec.name) ?? { reserved: 0, used: 0, held: 0n };
-  const leases = reserved + used - moving.length + counted.length;
-  const gone = moving.reduce((sum, lease) => sum + state.countOwn(lease), 0n);
-  const values =
-    held -
-    gone +
-    total(
-      subtract(
-        offered,
-        staying.flatMap(({ extents }) => extents),
-      ),
-    );
-  if (!isWithinQuota(spec, leases, values)) throw quotaError(spec, { leases, values });
-}
-
 /** Warns of a pool that is nearly full. Offers count, so that a preview sees its own requests. */
 function withWarnings({ state, pool }: Ask, lease: Lease, warnings: string[]): Lease {
   const warning =
     pool.spec.warnAtPercent === undefined ? undefined : fullnessWarning(pool.spec, countHeld(state, pool));
   const all = [...warnings, ...(warning ? [warning] : [])];
   return all.length > 0 ? { ...lease, warnings: all } : lease;
-}
-
-/** Values that are held or offered. */
-export function countHeld(state: State, { spec }: Pick<Pool, "spec">): bigint {
-  const offers = state.offersIn(spec.name);
-  const offered = mergeExtents(offers.flatMap(({ extents }) => extents));
-  const mayBeHeld = offers.some((row) => row.afterLease.length > 0 || row.sharingKey !== undefined);
-  const held = mayBeHeld ? state.holdersOf(spec.name, offered).flatMap(({ extents }) => extents) : [];
-  return (state.pool(spec.name)?.held ?? 0n) + total(subtract(offered, held));
-}
-
-/** After a preview that can show no value: what the program was shown before is no promise any more. */
-export function withdraw(state: State, owner: string, program: string): void {
-  const offer = state.offer(owner, program);
-  if (!offer) return;
-  mustBeChangeable(state, offer);
-  state.offers.delete(offerKey(offer));
-}
-
-/** The owner's offers in all programs but this one are no promise after its lease was released: the state shows what the resource held. */
-export function forgetOffers(state: State, owner: string, program: string | undefined): void {
-  if (!isStackOwner(owner)) return;
-  for (const row of state.offersOf(owner)) if (row.program !== program) state.offers.delete(offerKey(row));
 }

@@ -4,8 +4,11 @@ import { fits, sameExtents } from "../extents";
 import type { ExistingLease, ImportResult, Lease, MissingPool, PoolSpec, Request } from "../types";
 import { mayChange, mustBeChangeable, show } from "./access";
 import { change } from "./change";
-import { endLease, newLeaseId, newUid, openChildPool, putLease, record, takeNames, takePorts } from "./lease";
+import { openChildPool } from "./child-pools";
+import { endLease, newLeaseId, newUid, putLease, record } from "./lease";
+import { takeNames } from "./names";
 import { mustBeOfTenant, requirePool } from "./pools";
+import { mustKeepQuota } from "./quota";
 import {
   isLive,
   isOverdue,
@@ -18,11 +21,12 @@ import {
   toLease,
   touches,
 } from "./rows";
+import { takePorts } from "./sharing";
 import type { State } from "./state";
 
 /**
  * Adds leases that exist outside the store: from Pulumi's state after a loss, or from a list of addresses in use. Their values are given,
- * quotas do not apply, and offers and quarantined leases on them give way. A conflict with a live lease stops the whole import, and so does a
+ * quotas hold only for users with bounds, and offers and quarantined leases on them give way. A conflict with a live lease stops the whole import, and so does a
  * lease that the user may not have.
  */
 export function importLeases(state: State, leases: ExistingLease[], missing: MissingPool[] = []): ImportResult {
@@ -87,6 +91,7 @@ function importLease(state: State, existing: ExistingLease): Lease {
   putLease(state, spec, undefined, lease);
   if (existing.childPool) openChildPool(state, existing.childPool, lease);
   record(state, "imported", lease);
+  if (state.terms.access) mustKeepQuota({ state, pool: found, request, isClaim: true, wasShown: false }, lease);
   return toLease(lease, state.now);
 }
 

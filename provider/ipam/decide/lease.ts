@@ -1,27 +1,10 @@
 import { hash, randomUUID } from "node:crypto";
-import { nameTakenError, portConflictError, sharingConflictError, ttlWithPoolError } from "../errors";
 import { subtract } from "../extents";
-import type { Event, Extent, Lease, PoolSpec, Port, Request } from "../types";
-import { mayChange, mayHold, mustBeHoldable, mustBeNameable, mustBeOpenable, show } from "./access";
-import { addFree, takeFree } from "./free-space";
-import { givesWay } from "./offers";
-import { dropPool, freeResting, openPool, setResting } from "./pools";
-import {
-  type EndReason,
-  type Holder,
-  isLive,
-  isOffer,
-  isOverdue,
-  isOwned,
-  type LeaseRow,
-  mayTake,
-  omitUndefined,
-  portText,
-  sharingKeyOf,
-  toLease,
-  toPublic,
-  touches,
-} from "./rows";
+import type { Event, Extent, PoolSpec } from "../types";
+import { mustBeHoldable } from "./access";
+import { addFree, takeFree, zonesIn } from "./free-space";
+import { freeResting, mustBeUnused, newPoolRow, setResting } from "./pools";
+import { type EndReason, type LeaseRow, omitUndefined, type PoolRow, sharingKeyOf, toLease } from "./rows";
 import type { State } from "./state";
 
 /** The life of a lease: it is put, and it ends. Both keep free space, counters, quarantine and history in step. */
@@ -140,106 +123,11 @@ export function expireOverdue(state: State, pool: string, most = DUE): boolean {
   return due.length > 0;
 }
 
-// Names
-
-/** Takes the names of a request, and that of its child pool, from leases of its own owner. Rejects if another owner has one. */
-export function takeNames(state: State, request: Request, lease: Lease, isClaim: boolean): void {
-  for (const name of request.names ?? []) {
-    const holder = state.leaseNamed(name);
-    if (holder?.uid !== lease.uid) mustBeNameable(state, name, lease);
-    if (holder && holder.uid !== lease.uid) takeName(state, request, holder, name, isClaim);
-    refuseOffered(state, request, name, state.offersNamed(name));
-  }
-  const { childPool } = request;
-  if (!childPool) return;
-  mustBeOpenable(state, childPool, lease);
-  if (request.ttl !== undefined) throw ttlWithPoolError(lease, childPool);
-  const row = state.pool(childPool.name);
-  const opener = row?.opener === undefined ? undefined : state.lease(row.opener);
-  if (opener && isOverdue(opener, state.now)) endLease(state, opener, "expired", { at: opener.expiresAt! });
-  else if (opener && opener.uid !== lease.uid && isLive(opener, state.now) && !isOwnHolder(state, request, opener))
-    throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)));
-  refuseOffered(state, request, childPool.name, state.offersOfPool(childPool.name));
-}
-
-function takeName(state: State, request: Request, holder: LeaseRow, name: string, isClaim: boolean): void {
-  if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
-  else if (!isOwnHolder(state, request, holder)) throw nameTakenError(name, show(state, toLease(holder, state.now)));
-  else if (isClaim) state.leases.put({ ...holder, names: holder.names!.filter((other) => other !== name) });
-}
-
-function refuseOffered(state: State, request: Request, name: string, offers: Holder[]): void {
-  const other = offers.find(
-    (offer) => isOffer(offer) && !isOwnHolder(state, request, offer) && !givesWay(state, offer, request),
-  );
-  if (other) throw nameTakenError(name, show(state, toPublic(other, state.now)));
-}
-
-/** Whether the request may dispose of a lease or an offer as its own. */
-export const isOwnHolder = (state: State, request: Request, holder: Holder): boolean =>
-  isOwned(holder, request) && mayHold(state, toPublic(holder, state.now));
-
-/** Makes or changes the child pool that a lease was claimed with. */
-export function openChildPool(state: State, spec: PoolSpec, lease: LeaseRow): void {
-  if (lease.expiresAt !== undefined) throw ttlWithPoolError(toLease(lease, state.now), spec);
-  openPool(state, spec, lease);
-}
-
-// Shared values
-
-/** The holder of one of these ports on these values, and the port. */
-export function findPortHolder(
-  state: State,
-  request: Request,
-  extents: Extent[],
-  ports: Port[],
-  own?: string,
-  except: LeaseRow[] = [],
-): { holder: Holder; port: Port } | undefined {
-  if (ports.length === 0) return undefined;
-  const leases = state.portHolders(request.pool, extents, ports).filter((lease) => {
-    return (
-      isLive(lease, state.now) && lease.uid !== own && !except.includes(lease) && !isOwnHolder(state, request, lease)
-    );
-  });
-  const offers = state.offersIn(request.pool).filter((offer) => {
-    return touches(offer.extents, extents) && !isOwnHolder(state, request, offer) && !givesWay(state, offer, request);
-  });
-  for (const holder of [...leases, ...offers]) {
-    const port = ports.find((each) => holder.ports?.some((other) => portText(other) === portText(each)));
-    if (port) return { holder, port };
-  }
-  return undefined;
-}
-
-/** The leases that must end so that the request gets its ports, besides those that are `evicted`; rejects if one may not be ended. */
-export function takePorts(
-  state: State,
-  spec: PoolSpec,
-  request: Request,
-  extents: Extent[],
-  own?: string,
-  evicted: LeaseRow[] = [],
-): LeaseRow[] {
-  const taken: LeaseRow[] = [];
-  for (;;) {
-    const found = findPortHolder(state, request, extents, request.ports ?? [], own, [...evicted, ...taken]);
-    if (!found) return taken;
-    const { holder, port } = found;
-    const lease = toPublic(holder, state.now);
-    if (isOffer(holder) || !mayTake(request, holder) || !mayChange(state, lease))
-      throw portConflictError(spec, extents[0]!, port, show(state, lease));
-    taken.push(holder);
-  }
-}
-
-/** Rejects a change of the sharing key, or of shared values, while another lease or an offer shares them. */
-export function mustKeepKey(state: State, spec: PoolSpec, lease: LeaseRow, key: string | undefined): void {
-  const old = sharingKeyOf(lease);
-  if (old === undefined || old === key) return;
-  const shares = (other: Holder) => other.owner !== lease.owner && touches(other.extents, lease.extents);
-  const leases = state.sharersOf(lease.pool, old).filter((other) => isLive(other, state.now) && shares(other));
-  const offers = state.offersIn(lease.pool).filter((offer) => sharingKeyOf(offer) === old && shares(offer));
-  const coHolder = [...leases, ...offers][0];
-  if (coHolder) throw sharingConflictError(spec, lease.extents[0]!, key, show(state, toPublic(coHolder, state.now)));
+/** Ends an unused pool. Its ended leases and its offers stay as long as those of other pools. */
+export function dropPool(state: State, row: PoolRow): void {
+  mustBeUnused(state, row.name);
+  while (expireOverdue(state, row.name));
+  for (const lease of state.restingIn(row.name, Number.MAX_SAFE_INTEGER)) setResting(state, lease, []);
+  state.pools.put(newPoolRow(row.name));
+  for (const [zone] of zonesIn(row.spec!)) state.space(row.name)(zone).clear();
 }

@@ -1,19 +1,10 @@
 import { MAX_IP } from "../../addressing/ip";
 import { isSameStack, isSameTenant } from "../../owner";
-import { PORT_SPACES, SPACES } from "../../pool-names";
-import {
-  addressSpaceError,
-  outsideLeaseError,
-  poolInUseError,
-  poolMissingError,
-  takenError,
-  tenantError,
-} from "../errors";
-import { covers, fits, mergeExtents, overlapsAny, subtract } from "../extents";
+import { describePool, PORT_SPACES, SPACES } from "../../pool-names";
+import { poolInUseError, poolMissingError, tenantError } from "../errors";
 import type { Extent, PoolSpec, Request, Tenant } from "../types";
 import { mayChange, mustBeUsable, show } from "./access";
 import { addFree, zonesIn } from "./free-space";
-import { endLease, expireOverdue } from "./lease";
 import { isLive, type LeaseRow, type PoolRow, toLease } from "./rows";
 import type { State } from "./state";
 
@@ -82,71 +73,13 @@ export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void
   if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantError(spec, spec.tenant, tenant);
 }
 
-function createPool(state: State, spec: PoolSpec, opener?: string): void {
-  state.pools.put({ ...newPoolRow(spec.name), spec, ...(opener !== undefined && { opener }) });
+export function createPool(state: State, spec: PoolSpec, opener?: string): void {
+  const made = { ...(opener !== undefined && { opener }), ...(state.terms.access && { isMadeInBounds: true }) };
+  state.pools.put({ ...newPoolRow(spec.name), spec, ...made });
   for (const [zone, values] of zonesIn(spec)) {
     const space = state.space(spec.name)(zone);
     space.clear();
     for (const extent of values) space.add(spec, extent);
-  }
-}
-
-/** Makes or changes the child pool of a lease. It takes the pool over from another lease of its owner, with all leases in it. */
-export function openPool(state: State, spec: PoolSpec, lease: LeaseRow): void {
-  if (spec.name.startsWith(SPACES)) throw addressSpaceError(spec.name);
-  const row = state.pool(spec.name);
-  if (!row?.spec || !hasSameRanges(row.spec, spec)) mustBeInLease(state, spec, lease);
-  if (!row?.spec) {
-    createPool(state, spec, lease.uid);
-    return;
-  }
-  const opener = row.opener === undefined || row.opener === lease.uid ? undefined : state.lease(row.opener);
-  if (opener && opener.endedAt === undefined) {
-    const { childPool: _, ...rest } = opener;
-    state.leases.put(rest);
-  }
-  if (!hasSameRanges(row.spec, spec)) resizePool(state, row.spec, spec);
-  const { isClosing: _, ...open } = state.pool(spec.name)!;
-  state.pools.put({ ...open, spec, opener: lease.uid });
-}
-
-/** Changes of other fields do not touch the free space. */
-const hasSameRanges = (a: PoolSpec, b: PoolSpec): boolean => rangesText(a) === rangesText(b);
-
-const rangesText = ({ kind, extents, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
-  `${[extents, reserved ?? [], staticOnly ?? []]
-    .map((ranges) => mergeExtents(ranges).map(({ first, last }) => `${first}-${last}`))
-    .join("|")}${kind}${avoidBoundaryIps === true}`;
-
-/** Moves values into and out of the free space of the pool. Values that are held must stay in it. */
-function resizePool(state: State, old: PoolSpec, spec: PoolSpec): void {
-  const all = (each: PoolSpec): Extent[] => zonesIn(each).flatMap(([, values]) => values);
-  const changed =
-    old.avoidBoundaryIps === spec.avoidBoundaryIps ? subtract(all(old), all(spec)) : mergeExtents(all(old));
-  const { now } = state;
-  for (const lease of state.holdersOf(spec.name, changed))
-    if (!isLive(lease, now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
-  const lost = state.holdersOf(spec.name, changed).filter((lease) => !fits(spec, lease));
-  if (lost.length > 0) {
-    const shown = lost.slice(0, 6).map((lease) => show(state, toLease(lease, now)));
-    throw poolInUseError(old, shown, "cannot lose values that are held");
-  }
-  for (const lease of state.restingOn(spec.name, changed)) {
-    const resting = lease.resting!.filter((extent) => fits(spec, { extents: [extent] }));
-    if (resting.length < lease.resting!.length) setResting(state, lease, resting);
-  }
-  for (const [zone, values] of zonesIn(spec)) {
-    const before = zonesIn(old).find(([other]) => other === zone)![1];
-    const space = state.space(spec.name)(zone);
-    const isOther = old.avoidBoundaryIps !== spec.avoidBoundaryIps;
-    for (const extent of isOther ? before : subtract(before, values)) space.drop(spec, extent);
-    const gained = isOther ? values : subtract(values, before);
-    if (gained.length === 0) continue;
-    const taken = [
-      ...state.holdersOf(spec.name, gained).flatMap(({ extents }) => extents),
-      ...state.restingOn(spec.name, gained).flatMap(({ resting }) => resting!),
-    ];
-    for (const extent of subtract(gained, taken)) space.add(spec, extent);
   }
 }
 
@@ -159,30 +92,12 @@ export function setResting(state: State, lease: LeaseRow, resting: Extent[]): vo
   state.pools.put({ ...row, resting: row.resting - 1 });
 }
 
-/** Ids and ports. */
-const NUMBERS: Extent = { first: 0n, last: 0xffff_ffffn };
-const hasNumbers = ({ kind }: PoolSpec): boolean => kind === "id" || kind === "port";
-
-/**
- * A pool gives out addresses of its lease, so that two pools do not give out the same ones. The lease of a runner is an id: its addresses are
- * in the block of its network.
- */
-function mustBeInLease(state: State, spec: PoolSpec, lease: LeaseRow): void {
-  const parent = state.pool(lease.pool);
-  const isRunner = !hasNumbers(spec) && parent?.spec !== undefined && hasNumbers(parent.spec);
-  const block = isRunner && parent.opener !== undefined ? state.lease(parent.opener) : undefined;
-  const held = hasNumbers(spec) ? [NUMBERS] : (block ?? lease).extents;
-  if (!covers(held, spec.extents)) throw outsideLeaseError(spec, held);
-  if (isRunner && state.terms.access) mustNotOverlapSiblings(state, spec, lease);
-}
-
-/** Runners of a network: the network's settings decide which addresses belong to an id, but a user with bounds may not follow them. */
-function mustNotOverlapSiblings(state: State, spec: PoolSpec, lease: LeaseRow): void {
-  for (const sibling of state.parentsIn(lease.pool)) {
-    const other = sibling.uid === lease.uid ? undefined : state.pool(sibling.childPool!)?.spec;
-    const taken = spec.extents.find((extent) => other && overlapsAny(other.extents, extent));
-    if (taken) throw takenError(spec, taken, show(state, toLease(sibling, state.now)), lease.owner);
-  }
+/** Returns quarantined values to the free space of their pool. */
+export function freeResting(state: State, lease: LeaseRow): void {
+  const { spec } = state.pool(lease.pool)!;
+  const { resting = [] } = lease;
+  setResting(state, lease, []);
+  if (spec) addFree(spec, state.space(spec.name), resting);
 }
 
 /** Leases that are read at once to find held ones. */
@@ -205,19 +120,13 @@ export function mustBeUnused(state: State, pool: string): void {
   throw poolInUseError(spec, shown, "still has leases");
 }
 
-/** Ends an unused pool. Its ended leases and its offers stay as long as those of other pools. */
-export function dropPool(state: State, row: PoolRow): void {
-  mustBeUnused(state, row.name);
-  while (expireOverdue(state, row.name));
-  for (const lease of state.restingIn(row.name, Number.MAX_SAFE_INTEGER)) setResting(state, lease, []);
-  state.pools.put(newPoolRow(row.name));
-  for (const [zone] of zonesIn(row.spec!)) state.space(row.name)(zone).clear();
+/** Whether the user may end the lease with its child pool: a user with bounds does not end a pool of the operator. */
+export function isEndable(state: State, { uid, childPool }: LeaseRow): boolean {
+  const row = state.terms.access && childPool !== undefined ? state.pool(childPool) : undefined;
+  return !row?.spec || row.opener !== uid || row.isMadeInBounds === true;
 }
 
-/** Returns quarantined values to the free space of their pool. */
-export function freeResting(state: State, lease: LeaseRow): void {
-  const { spec } = state.pool(lease.pool)!;
-  const { resting = [] } = lease;
-  setResting(state, lease, []);
-  if (spec) addFree(spec, state.space(spec.name), resting);
+export function mustBeEndable(state: State, lease: LeaseRow): void {
+  if (!isEndable(state, lease))
+    throw state.terms.access!.denied(`the end of ${describePool(lease.childPool!)}, which the operator has made`);
 }

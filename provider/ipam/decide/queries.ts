@@ -4,9 +4,9 @@ import { capacityOf, fits, freeIn, intersect, positionOf, single, zonesOf } from
 import { KEPT_MS } from "../store/store";
 import type { By, Extent, Lease, LeaseFilter, PoolPage, PoolSpec, Usage } from "../types";
 import { findCurrent } from "./change";
-import { countHeld } from "./grant";
 import { expireOverdue } from "./lease";
 import { newPoolRow, specOf } from "./pools";
+import { countHeld } from "./quota";
 import { isLive, type LeaseRow, type OfferRow, offerToLease, sharingKeyOf, toLease } from "./rows";
 import type { State } from "./state";
 

@@ -12,6 +12,8 @@ export interface PoolRow {
   opener?: string;
   /** The pool takes no claims: the delete of its resource has begun. */
   isClosing?: boolean;
+  /** It was made by a user with bounds. Only the operator changes the limits of others, and ends them. */
+  isMadeInBounds?: boolean;
   /** Leases by state; `resting`: ended leases whose values are in quarantine. */
   reserved: number;
   used: number;

@@ -1,0 +1,42 @@
+import { nameTakenError, ttlWithPoolError } from "../errors";
+import type { Lease, Request } from "../types";
+import { mustBeNameable, mustBeOpenable, show } from "./access";
+import { endLease } from "./lease";
+import { givesWay, isOwnHolder } from "./offers";
+import { type Holder, isLive, isOffer, isOverdue, type LeaseRow, toLease, toPublic } from "./rows";
+import type { State } from "./state";
+
+/** Names of leases and of their child pools: each has one holder in the whole store. */
+
+/** Takes the names of a request, and that of its child pool, from leases of its own owner. Rejects if another owner has one. */
+export function takeNames(state: State, request: Request, lease: Lease, isClaim: boolean): void {
+  for (const name of request.names ?? []) {
+    const holder = state.leaseNamed(name);
+    if (holder?.uid !== lease.uid) mustBeNameable(state, name, lease);
+    if (holder && holder.uid !== lease.uid) takeName(state, request, holder, name, isClaim);
+    refuseOffered(state, request, name, state.offersNamed(name));
+  }
+  const { childPool } = request;
+  if (!childPool) return;
+  mustBeOpenable(state, childPool, lease);
+  if (request.ttl !== undefined) throw ttlWithPoolError(lease, childPool);
+  const row = state.pool(childPool.name);
+  const opener = row?.opener === undefined ? undefined : state.lease(row.opener);
+  if (opener && isOverdue(opener, state.now)) endLease(state, opener, "expired", { at: opener.expiresAt! });
+  else if (opener && opener.uid !== lease.uid && isLive(opener, state.now) && !isOwnHolder(state, request, opener))
+    throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)));
+  refuseOffered(state, request, childPool.name, state.offersOfPool(childPool.name));
+}
+
+function takeName(state: State, request: Request, holder: LeaseRow, name: string, isClaim: boolean): void {
+  if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
+  else if (!isOwnHolder(state, request, holder)) throw nameTakenError(name, show(state, toLease(holder, state.now)));
+  else if (isClaim) state.leases.put({ ...holder, names: holder.names!.filter((other) => other !== name) });
+}
+
+function refuseOffered(state: State, request: Request, name: string, offers: Holder[]): void {
+  const other = offers.find(
+    (offer) => isOffer(offer) && !isOwnHolder(state, request, offer) && !givesWay(state, offer, request),
+  );
+  if (other) throw nameTakenError(name, show(state, toPublic(other, state.now)));
+}
