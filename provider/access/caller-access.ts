@@ -19,7 +19,7 @@ import type { Caller } from "./caller";
  * What a caller with bounds may see and change.
  *
  * - A caller that is bound to a network reaches the network's pool of runners and the subnets of its runners; one that is bound to a pool
- *   reaches that pool, and the lease of the runner that it belongs to.
+ *   reaches that pool, and may say that its runner lives.
  * - A caller with a tenant reaches pools of its tenant and pools without a tenant, but in both only leases of its tenant. What it requests
  *   belongs to its tenant. Only the ranges for all tenants have none.
  */
@@ -35,8 +35,12 @@ export class CallerAccess implements Access {
   }
 
   mayChange(lease: Lease): boolean {
+    return this.#isInBounds(lease.pool) && this.#isOwn(lease);
+  }
+
+  mayTouch(lease: Lease): boolean {
     const isOwnRunner = lease.childPool !== undefined && lease.childPool === this.caller.pool;
-    return (this.#isInBounds(lease.pool) || isOwnRunner) && this.#isOwn(lease);
+    return this.mayChange(lease) || (isOwnRunner && this.#isOwn(lease));
   }
 
   mayHold(lease: Lease): boolean {

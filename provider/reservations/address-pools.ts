@@ -30,7 +30,7 @@ export const addressPoolOf = (runner: Runner): AddressPool => ({ pool: runner.po
 export async function findNamedPool(context: Context, where: PoolChoice): Promise<AddressPool | undefined> {
   const { network, runner, pool: name } = where;
   if (runner !== undefined && name === undefined)
-    return addressPoolOf(await findRunnerNamed(context.pool, { network, runner }));
+    return addressPoolOf(await findRunnerNamed(context, { network, runner }));
   if (name === undefined && network === undefined) return undefined;
   if (name === undefined)
     throw new OverlayError("INPUT_INVALID", "The network alone names no pool.", `Give ${NAMING}.`);

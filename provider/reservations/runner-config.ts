@@ -26,8 +26,9 @@ export interface RunnerConfig extends ReturnType<typeof runnerValues> {
   lastSeen: string;
 }
 
-export async function describeRunnerConfig({ pool }: Context, input: RunnerInput): Promise<RunnerConfig> {
-  const runner = await findRunnerNamed(pool, input);
+export async function describeRunnerConfig(context: Context, input: RunnerInput): Promise<RunnerConfig> {
+  const { pool } = context;
+  const runner = await findRunnerNamed(context, input);
   const spec = (await pool.spec(runner.lease.pool))!;
   const network = parseSettings(storedNetwork, spec);
   const overrides = readOverrides((await pool.spec(runner.pool)) ?? runner.addresses);

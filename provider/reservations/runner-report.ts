@@ -20,9 +20,9 @@ export interface Heartbeat {
 }
 
 /** Records that a runner is alive, so that its id is not reclaimed as inactive. */
-export async function heartbeatRunner({ pool }: Context, input: RunnerInput): Promise<Heartbeat> {
-  const runner = await findRunnerNamed(pool, input);
-  return describeHeartbeat(runner, await touchRunner(pool, runner));
+export async function heartbeatRunner(context: Context, input: RunnerInput): Promise<Heartbeat> {
+  const runner = await findRunnerNamed(context, input);
+  return describeHeartbeat(runner, await touchRunner(context.pool, runner));
 }
 
 /** Returns the time of the store. */
@@ -73,7 +73,7 @@ interface Workload {
 /** Marks what runs as used, and lists what has gone. Only a complete report with `free` releases anything. */
 export async function reportRunner(context: Context, input: ReportInput): Promise<RunnerReport> {
   const { pool } = context;
-  const runner = await findRunnerNamed(pool, input);
+  const runner = await findRunnerNamed(context, input);
   const place = addressPoolOf(runner);
   await openRunnerPool(pool, place);
   const now = await touchRunner(pool, runner);

@@ -1,10 +1,12 @@
 import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
+import { isSameTenant } from "../owner";
 import { addressPool, listNames, MOST_NAMES, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { layoutsOf, storedNetwork } from "../resources/network-settings";
 import { addressPoolSpec } from "../resources/runner-subnet";
+import type { Context } from "./context";
 
 /** A runner in the store, with the pool of its addresses. */
 export interface Runner {
@@ -44,9 +46,9 @@ export async function findRunner(pool: Ipam, network: string, name: string): Pro
   );
 }
 
-/** A runner by its name and network, by `NETWORK/NAME`, or by its name alone if only one network has it. */
+/** A runner by its name and network, by `NETWORK/NAME`, or by its name alone if only one network of its tenant has it. */
 export async function findRunnerNamed(
-  pool: Ipam,
+  context: Pick<Context, "pool" | "tenant">,
   { network, runner }: { network?: string | undefined; runner: string },
 ): Promise<Runner> {
   const [name, prefix] = runner.split("/").reverse() as [string, string?];
@@ -56,13 +58,17 @@ export async function findRunnerNamed(
       `Runner ${runner} is not in network ${network}.`,
       "Give the network once, or the same twice.",
     );
-  return findRunner(pool, network ?? prefix ?? (await findNetworkOf(pool, name)), name);
+  return findRunner(context.pool, network ?? prefix ?? (await findNetworkOf(context, name)), name);
 }
 
-async function findNetworkOf(pool: Ipam, runner: string): Promise<string> {
-  const networks = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
+/** Networks of the tenant of the caller come first; without a tenant, those that all tenants share. */
+async function findNetworkOf({ pool, tenant }: Pick<Context, "pool" | "tenant">, runner: string): Promise<string> {
+  const specs = await pool.pools(NETWORKS);
+  const networks = specs.map(({ name }) => networkOfPool(name));
   const leases = await Promise.all(networks.map((network) => pool.holder(addressPool(network, runner))));
-  const [found, ...others] = networks.filter((_, i) => leases[i] && leases[i].state !== "offered");
+  const having = specs.filter((_, i) => leases[i] && leases[i].state !== "offered");
+  const own = having.filter((spec) => isSameTenant(spec.tenant, tenant));
+  const [found, ...others] = (own.length > 0 ? own : having).map(({ name }) => networkOfPool(name));
   if (found === undefined)
     throw new OverlayError(
       "POOL_NOT_FOUND",

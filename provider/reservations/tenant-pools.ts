@@ -16,7 +16,11 @@ export interface TenantPool {
 
 /** The tenant's own pool of a type. A tenant without one gets a block at first use, as for resources. */
 export async function openTenantPool(context: Context, request: TenantPoolRequest, owner: string): Promise<TenantPool> {
-  const allocation: AllocationContext = { pool: new RunPlan(context.pool), owner, tenantDefaults: context.tenantDefaults ?? {} };
+  const allocation: AllocationContext = {
+    pool: new RunPlan(context.pool),
+    owner,
+    tenantDefaults: context.tenantDefaults ?? {},
+  };
   const settings = await chooseTenantPool(request, allocation);
   await claimTenantPool(settings, allocation);
   const place = await requireNamedPool(context, { pool: settings.poolName });

@@ -191,6 +191,7 @@ const fullPool = poolRow("pool/full", {
   spec: { ...fullOffer.childPool!, name: "pool/full" },
   opener: "u9",
   isClosing: true,
+  isMadeInBounds: true,
   ...{ reserved: 1, used: 2, resting: 3, held: 1n << 128n },
 });
 

@@ -38,6 +38,7 @@ export const pools = table<PoolRow>("pool", ["name"], {
   spec: optional(spec),
   opener: optional(uid),
   isClosing: optional(flag),
+  isMadeInBounds: optional(flag),
   reserved: count,
   used: count,
   resting: count,

@@ -72,6 +72,9 @@ describe("a caller that is bound to", () => {
     expect(await outcomeOf(pool.find("network/training", { name: "runner/training/node2" }))).toBe("ACCESS_DENIED");
     expect(await pool.leases("network/training")).toHaveLength(1);
     expect(await outcomeOf(pool.touch("network/training", own!.leaseId))).toBe("done");
+    const rename = { owner: "mine" };
+    expect(await outcomeOf(pool.amend("network/training", own!.leaseId, rename))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.release("network/training", own!.leaseId))).toBe("ACCESS_DENIED");
     const other = await stage.pool.ipam.find("network/training", { name: "runner/training/node2" });
     expect(await outcomeOf(pool.touch("network/training", other!.leaseId))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.claim(request("network/training", "x")))).toBe("ACCESS_DENIED");

@@ -1,5 +1,7 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { openSession } from "../../../provider/access";
 import { parseIp } from "../../../provider/addressing/ip";
+import { RunPlan } from "../../../provider/ipam/run-plan";
 import {
   type Context,
   findLeasePage,
@@ -135,6 +137,17 @@ describe("a runner by its name", () => {
     ],
   ])("%j is refused", async (where, message) => {
     expect(await messageOf(reserve(context, where))).toBe(message);
+  });
+
+  test("that another tenant has, too, is the caller's own, or without a tenant that of all tenants", async () => {
+    const tenant = { org: "acme", project: "shop" };
+    const own = { ...context, pool: openSession(context.pool, { name: "acme", scopes: ["deploy"], tenant }), tenant };
+    stage.deps = { ...stage.deps, pool: async () => new RunPlan(own.pool) };
+    const hubConnection = { host: "192.0.2.3" };
+    await stage.network("shop", { subnets: "10.30.0.0/16/8/8", hubConnection });
+    await stage.runner("node1", "192.0.4.11", { network: "shop", hubConnection });
+    expect((await reserve(context, { runner: "node1" })).lease.pool).toBe("runner/training/node1");
+    expect((await reserve(own, { runner: "node1" })).lease.pool).toBe("runner/shop/node1");
   });
 
   test("a search by name alone covers the runners of all networks", async () => {

@@ -72,7 +72,8 @@ const SAMPLES: Record<string, Sample> = {
     request: () => `/pools/p${made}`,
     prepare: async () => {
       const payload = newPool();
-      expect(await service.outcome("POST /api/overlay/pools", operator, { payload })).toBe("200");
+      const maker = await service.token(`maker-${payload.poolName}`, ["admin"], { tenant: ACME }); // A pool of the operator is ended by the operator alone.
+      expect(await service.outcome("POST /api/overlay/pools", maker, { payload })).toBe("200");
       made = Number(payload.poolName.slice(1));
     },
   },

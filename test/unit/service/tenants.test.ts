@@ -92,9 +92,15 @@ interface Outcome {
 /** Leases of others that the caller says it ends. */
 const ended = (): string[] => [held, priv, offered].map(({ uid }) => uid);
 
+interface Requests {
+  request?: Partial<Request>;
+  requests?: Partial<Request>[];
+  leases?: Partial<Request>[];
+}
+
 /** Requests in a call, as those of a run that ends the leases of others. */
-function endOthers(input: { request?: object; requests?: object[]; leases?: object[] }): object {
-  const hostile = (request: object) => ({ ...request, run: "run", mayEnd: ended() });
+function endOthers(input: Requests): object {
+  const hostile = (request: Partial<Request>) => ({ run: "run", mayEnd: ended(), ...request });
   const { request, requests, leases } = input;
   return {
     ...input,
@@ -401,12 +407,11 @@ describe("errors do not name owners, values and pools of others", () => {
   });
 
   test("a pool of the tenant with leases of others", async () => {
-    const lease = await pool.claim({
-      ...poolOf("192.168.9.0/29", { childPool: specOf("open", "192.168.9.0/29") }).request,
-      tenant: ACME,
-    });
+    const shared = { childPool: specOf("open", "192.168.9.0/29") };
+    const { lease } = (await send("claim", poolOf("192.168.9.0/29", shared))).body;
+    await pool.amend("space/default", lease!.leaseId, shared); // for all tenants
     await pool.claim({ pool: "pool/open", owner: owner("secret-guest"), type: "IPReservation", tenant: OTHER });
-    const { result, body } = await send("close", placeOf(lease));
+    const { result, body } = await send("close", placeOf(lease!));
     expect(result).toBe("409 POOL_IN_USE");
     expect(body.what).toBe("IPPool open still has leases: another tenant.");
   });
@@ -467,5 +472,69 @@ describe("child pools", () => {
     expect(outcome.result).toBe("400 INPUT_INVALID");
   });
 });
+
+describe("limits of a pool that the operator made for a tenant", () => {
+  const LIMITS = {
+    tenant: ACME,
+    quota: { maxReservations: 2 },
+    reserved: [extent("192.168.9.0")],
+    staticOnly: [extent("192.168.9.1")],
+  };
+  const limited = specOf("limited", "192.168.9.0/29", LIMITS);
+  let opener: Lease;
+  beforeEach(async () => {
+    opener = await makePool("limited", "192.168.9.0/29", LIMITS, "limits");
+  });
+
+  test.each<[string, Partial<PoolSpec>]>([
+    ["quota", { quota: { maxReservations: 3 } }],
+    ["reserved values", { reserved: [] }],
+    ["values by request only", { staticOnly: [] }],
+  ])("%s: not changed by the tenant", async (_, more) => {
+    const childPool = { ...limited, ...more };
+    const changed = [
+      await send("amend", { ...placeOf(opener), changes: { childPool } }),
+      await send("claim", poolOf("192.168.9.0/29", { owner: opener.owner, childPool })),
+      await send("importLeases", { leases: [], missing: [{ ...placeOf(opener), childPool }] }),
+    ];
+    expect(changed.map(({ result }) => result)).toEqual(Array(3).fill("403 ACCESS_DENIED"));
+    expect(await pool.spec("pool/limited")).toEqual(limited);
+  });
+
+  test("the pool is not ended by the tenant, which may change other settings of it", async () => {
+    const other = poolOf("192.168.9.0/29", { mayEnd: [opener.uid] });
+    for (const [name, input] of [
+      ["close", placeOf(opener)],
+      ["release", placeOf(opener)],
+      ["amend", { ...placeOf(opener), changes: { childPool: { ...limited, name: "pool/other" } } }],
+    ] as const)
+      expect((await send(name, input)).result, name).toBe("403 ACCESS_DENIED");
+    expect((await send("claim", other)).result).toBe("409 PLAN_STALE");
+    const childPool = { ...limited, warnAtPercent: 50 };
+    expect((await send("amend", { ...placeOf(opener), changes: { childPool } })).result).toBe("200");
+    expect(await pool.spec("pool/limited")).toEqual(childPool);
+  });
+
+  test("its quota holds for imports of the tenant, not for those of the operator", async () => {
+    const existing = (name: string, address: string) => ({ ...at(name, address), pool: "pool/limited", tenant: ACME });
+    const leases = ["2", "3", "4"].map((last) => existing(`mine-${last}`, `192.168.9.${last}`));
+    const { body } = await send("importLeases", { leases });
+    expect(body).toMatchObject({ added: expect.anything(), conflicts: [{ index: 2, error: { code: "POOL_QUOTA" } }] });
+    expect(await pool.leases("pool/limited")).toEqual([]);
+    const imported = leases.map((lease) => ({ ...lease, want: lease.want! }));
+    expect((await pool.importLeases(imported)).added).toHaveLength(3);
+  });
+
+  test("a pool that the tenant made is changed and ended by it", async () => {
+    const childPool = specOf("own", "192.168.10.0/29", LIMITS_OF_OWN);
+    const { body } = await send("claim", poolOf("192.168.10.0/29", { childPool }));
+    const changes = { childPool: { ...childPool, quota: { maxReservations: 9 } } };
+    expect((await send("amend", { ...placeOf(body.lease!), changes })).result).toBe("200");
+    expect((await send("release", placeOf(body.lease!))).result).toBe("200");
+    expect(await pool.spec("pool/own")).toBeUndefined();
+  });
+});
+
+const LIMITS_OF_OWN = { quota: { maxReservations: 1 } };
 
 type Bounded = Partial<AccessTokenInput>;
