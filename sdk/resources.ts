@@ -5,7 +5,7 @@ import { OverlayResource, type Shape } from "./dynamic";
 export interface DockerArgs {
   /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
   enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
-  /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
+  /** Name of the Docker network, as in `docker run --network`. Default `pulumi-overlay`. */
   networkName?: pulumi.Input<string> | undefined;
   /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool does not allocate from it unless Docker is off. Default `1/4`. */
   range?: pulumi.Input<string> | undefined;
@@ -80,9 +80,9 @@ export interface NetworkSettingsArgs {
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
-  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `ovl`. */
   devicePrefix?: pulumi.Input<string> | undefined;
-  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  /** Bridge on each runner, the gateway of its subnet. Default `overlay-br`. */
   bridgeName?: pulumi.Input<string> | undefined;
   /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
@@ -197,9 +197,9 @@ export interface OverlayNetworkArgs {
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
-  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `ovl`. */
   devicePrefix?: pulumi.Input<string> | undefined;
-  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  /** Bridge on each runner, the gateway of its subnet. Default `overlay-br`. */
   bridgeName?: pulumi.Input<string> | undefined;
   /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
@@ -211,7 +211,7 @@ export interface OverlayNetworkArgs {
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
   hubConnection: pulumi.Input<ConnectionArgs>;
-  /** Device on the hub that carries its own overlay address. Default `kohaku-host`. */
+  /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
   /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;

@@ -41,7 +41,7 @@ const dockerShare = z
 export const docker = z
   .strictObject({
     enabled: dockerEnabled.default("auto"),
-    networkName: dockerName.default("kohakuriver-overlay"),
+    networkName: dockerName.default("pulumi-overlay"),
     range: dockerShare.default("1/4"),
   })
   .meta({ id: "Docker" });
@@ -159,9 +159,9 @@ export const networkSettings = z
       .default(true)
       .describe("Masquerade traffic that leaves the overlay with the runner's address."),
     devicePrefix: devicePrefix
-      .default("vxkr")
+      .default("ovl")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
-    bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    bridgeName: deviceName.default("overlay-br").describe("Bridge on each runner, the gateway of its subnet."),
     persist: z
       .boolean()
       .default(true)

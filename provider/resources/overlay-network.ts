@@ -25,7 +25,7 @@ import {
 
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
-  hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
+  hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
   adopt: z
     .boolean()
     .default(false)

@@ -52,8 +52,8 @@ test("after a failed up every difference is named, on its host and on others, in
 
   await stack.must("refresh", "--yes", "--skip-preview", "--stack", "dev");
   expect(await check()).toEqual({ code: 7, drift: LEFT });
-  await lab.exec("r2", "ip link set kohaku-overlay mtu 1300");
-  const changed = "RunnerSubnet r2: 10.254.1.2: link kohaku-overlay: MTU is 1300, should be 1450";
+  await lab.exec("r2", "ip link set overlay-br mtu 1300");
+  const changed = "RunnerSubnet r2: 10.254.1.2: link overlay-br: MTU is 1300, should be 1450";
   expect(await check()).toEqual({ code: 7, drift: [...LEFT, changed] });
 
   await stack.mustUp("--refresh");

@@ -10,6 +10,7 @@ import type { Values } from "../../provider/lifecycle/values";
 import { openPool } from "../../provider/pool";
 import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
+import { kohakuRiverNames } from "../../sdk/kohakuriver";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
 /** A lab host without SSH, which has its own tests: the same scripts are run by the same shell. */
@@ -69,7 +70,7 @@ export class LabStack {
   }
 
   network(inputs: Values = {}, hub = "hub"): Promise<Values> {
-    return this.put("OverlayNetwork", "training", { hubConnection: this.at(hub), ...inputs });
+    return this.put("OverlayNetwork", "training", { hubConnection: this.at(hub), ...kohakuRiverNames, ...inputs });
   }
 
   /** Of the network as it is now, on the host of its name. */

@@ -292,6 +292,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/pool",
       "provider/reservations",
       "provider/resources",
+      "sdk/kohakuriver",
       "commander",
       "zod",
       ...["child_process", "crypto", "fs/promises", "os", "stream/consumers", "util"].map((name) => `node:${name}`),

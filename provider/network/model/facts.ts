@@ -4,7 +4,7 @@ import type { DockerSubnet, HostRecord, Route, Vxlan } from "./items";
 /** The observed state of a host, as far as it concerns us. */
 export interface Facts {
   links: Map<string, LinkFact>;
-  /** `10.128.64.1/18 kohaku-overlay` */
+  /** `10.128.64.1/18 overlay-br` */
   addresses: Set<string>;
   routes: RouteFact[];
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */

@@ -27,8 +27,8 @@ import {
 /**
  * Hub topology. One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge:
  *
- *   hub   hubInterface hubIp/32 · unreachable CIDR · vxkr1 .254 ═══ VXLAN ═══ vxkr1 ─ bridge .1   runner 1
- *                                                  · vxkr2 .254 ═══ VXLAN ═══ vxkr2 ─ bridge .1   runner 2
+ *   hub   hubInterface hubIp/32 · unreachable CIDR · ovl1 .254 ═══ VXLAN ═══ ovl1 ─ bridge .1   runner 1
+ *                                                  · ovl2 .254 ═══ VXLAN ═══ ovl2 ─ bridge .1   runner 2
  *
  * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns the items that a host
  * must have and contacts no host: addresses and MTU of the underlay are arguments.
