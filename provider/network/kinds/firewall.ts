@@ -74,8 +74,10 @@ export const ruleKind: ItemKind<FirewallRule> = {
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare(item, facts) {
-    if (countCopies(item, facts) === 0) return undefined;
-    return isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
+    const copies = countCopies(item, facts);
+    if (copies === 0) return undefined;
+    const misplaced = isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
+    return [...misplaced, ...mismatch("number of copies", copies, 1)];
   },
   render: renderRule,
   bootSteps: (item) => (item.transient ? [] : [{ verb: "add", item }]),
