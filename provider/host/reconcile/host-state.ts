@@ -15,7 +15,7 @@ import type { ApplyRequest, CheckRequest, RecordChange } from "./requests";
 
 /** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
-  parseHostFacts(host, await host.exec(inspectScript(states)));
+  parseHostFacts(host, await host.exec(inspectScript(states), "reading its state"));
 
 export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResult): Facts {
   if (code === 127) {
