@@ -217,8 +217,8 @@ export type FactsPart =
   /** iptables-save and ip6tables-save; after a change the latter only with IPv6. */
   | "rules4"
   | "rules6"
-  /** Devices on which forwarding is off. */
-  | "forwarding"
+  /** Devices on which forwarding is off, or sources are checked. */
+  | "netconf"
   /** Settings, and their former values that we have saved. */
   | "sysctls"
   /** Hashes of files. */
