@@ -49,20 +49,26 @@ export class LabStack {
   readonly deps: Dependencies;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  /** `elsewhere`: for hosts that are not the lab's. */
-  static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
-    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
+  /** `elsewhere`: for hosts that are not the lab's. `hosts`: all hosts, instead of the lab's without SSH. */
+  static async on(lab: Lab, store = "memory:", elsewhere?: Hosts, hosts?: Hosts): Promise<LabStack> {
+    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere, hosts);
   }
 
   private constructor(
     readonly lab: Lab,
     readonly pool: Pool,
     elsewhere?: Hosts,
+    hosts?: Hosts,
   ) {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.deps = fakeDependencies(createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
+    this.deps = fakeDependencies(
+      createFleet(hosts ?? labHosts(lab, this.unreachable, elsewhere), reconciler, {
+        privateKeyPath: lab.privateKeyPath,
+      }),
+      pool,
+    );
   }
 
   at(host: string): { host: string } {
