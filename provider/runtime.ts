@@ -8,7 +8,7 @@ import { readDeclared } from "./lifecycle/declared";
 import type { Dependencies } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
-import { openPool } from "./pool";
+import { openPool, refuseUnknownUrl } from "./pool";
 import { isSignedHere } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
@@ -55,6 +55,7 @@ const scopedOwner = (owner: string): string => {
       "Set overlay:scope (or OVERLAY_SCOPE) to another name, the same for all deployments of this stack.",
     );
   if (!owner.startsWith("organization/") || isLocal(store)) return owner;
+  refuseUnknownUrl(store);
   throw new OverlayError(
     "SETTING_INVALID",
     "The store is shared, and this backend has no organization that distinguishes its stacks from those of other backends.",

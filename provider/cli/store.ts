@@ -4,7 +4,7 @@ import { checkStore, openPool, openStore, placeOf } from "../pool";
 import { ensureMovable } from "../pool/storage/layout";
 import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
 import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
-import { command, group, readSecret, withPool, withSettings } from "./command";
+import { command, group, readSecret, withNewPool, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
 /** Exit code 1 if a problem is not repaired. */
@@ -65,7 +65,7 @@ const importKeysCommand = () =>
   command("import", "Add the keys in a file to the store's key ring: tokens that they signed are valid again.")
     .argument("<file>", "the output of `store keys export`; `-` is standard input")
     .action(
-      withPool<object>(async ({ pool, settings, out }, _options, file) => {
+      withNewPool<object>(async ({ pool, settings, out }, _options, file) => {
         const given = await readSecret(file!);
         keyRing(given); // rejects invalid keys before the write
         const kept = await pool.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));

@@ -72,10 +72,20 @@ export function placeOf(url: string): string {
 
 /** The rows at a URL, of any layout. */
 export async function openStore(url: string, settings: OpenSettings): Promise<Store> {
+  refuseService(url);
+  const { open, rest } = parseStoreUrl(url);
+  return open(rest, settings);
+}
+
+/** Rejects a URL that is none of a store, nor of a service. */
+export function refuseUnknownUrl(url: string): void {
+  if (!isServiceUrl(url)) parseStoreUrl(url);
+}
+
+function parseStoreUrl(url: string): { open: Opener; rest: string } {
   const [, scheme = "", rest = ""] = /^([a-z][a-z0-9]*):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
   if (!open || (scheme === "sqlite" && rest === "")) {
-    refuseService(url);
     const known = [...Object.keys(STORES), "https"].map((name) => `${name}:`);
     throw new OverlayError(
       "SETTING_INVALID",
@@ -83,7 +93,7 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
       "Write it like sqlite:/var/lib/overlay/pool.db.",
     );
   }
-  return open(rest, settings);
+  return { open, rest };
 }
 
 /** Rejects the URL of a service, for what needs the store itself. */

@@ -298,7 +298,7 @@ const RULES: [folder: string, may: string[]][] = [
       ...["child_process", "crypto", "fs/promises", "os", "stream/consumers", "util"].map((name) => `node:${name}`),
     ],
   ],
-  ["sdk", ["@pulumi/pulumi", "node:crypto"]],
+  ["sdk", ["@pulumi/pulumi", "node:crypto", "provider/nearest-name"]],
 ];
 /** The lifecycle may name types of the hosts: they cost nothing at run time. */
 const importsOf = (file: string, isAll = false): string[] =>
