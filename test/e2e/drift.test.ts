@@ -21,7 +21,7 @@ afterAll(async () => {
 const program = (masquerade: boolean): void =>
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
-    for (const name of ["r1", "r2"]) new overlay.RunnerSubnet(name, { network, connection: at(name), masquerade: ${masquerade} });
+    for (const name of ["r1", "r2"]) new overlay.RunnerSubnet(name, { network, connection: at(name), runnerId: Number(name.slice(1)), masquerade: ${masquerade} });
   `);
 
 /** The lines about drift, without those that an up has failed. */

@@ -22,7 +22,7 @@ export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResu
     throw new OverlayError(
       "HOST_TOOL_MISSING",
       `${host.name} has no '${stderr.trim().split("\n").at(-1)}'.`,
-      "Install it there (Debian: apt-get install iproute2 iptables coreutils mawk).",
+      "Install it there (Debian: apt-get install iproute2 iptables coreutils findutils mawk).",
     );
   }
   if (code !== 0) throw commandFailedError(host, String(code), stderr, FACTS_SCRIPT, []);
