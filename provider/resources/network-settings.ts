@@ -148,8 +148,18 @@ export const networkSettings = z
       .min(0)
       .max(2 ** 24 - 2)
       .default(100)
-      .describe("VNI of runner i is vniBase + i."),
-    vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
+      .describe(
+        "VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second.",
+      ),
+    vxlanPort: z
+      .number()
+      .int()
+      .min(1)
+      .max(65535)
+      .default(4789)
+      .describe(
+        "UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second.",
+      ),
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")

@@ -196,6 +196,16 @@ export const ICMP_REDIRECT: Record<Family, string> = {
   6: "-p ipv6-icmp -m icmp6 --icmpv6-type 137",
 };
 
+/** Packets from sockets of users other than root. The opposite, `! --uid-owner 0`, would match what has no socket, too. */
+export const USERS = "-m owner --uid-owner 1-4294967294";
+
+/** Of packets of users that enter a tunnel: one bit, high up, where none of the known users of marks has its own. */
+export const TUNNEL_USER_MARK = "0x20000000/0x20000000";
+
+/** Marks packets of users that enter a tunnel by this device: see plan/tunnel-port.ts. */
+export const markUsersRule = (device: string): string =>
+  `-o ${device} ${USERS} -j MARK --set-xmark ${TUNNEL_USER_MARK}`;
+
 export const acceptPeerRule = (remote: string, port: number): string =>
   `-s ${remote}/${addressBits(familyOfIp(remote))} -p udp -m udp --dport ${port} -j ACCEPT`;
 

@@ -95,6 +95,8 @@ export interface ServiceFact {
 
 /** A route of the host. */
 export interface RouteFact extends Omit<Route, "kind"> {
+  /** Of a route with several next hops. */
+  nexthopDevices?: string[];
   protocol: string;
   unreachable: boolean;
   /** As `ip route` prints it, but for its table; absent in routes of our own. */

@@ -251,6 +251,7 @@ const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   dst: raw.dst,
   ...(raw.gateway && { via: raw.gateway }),
   ...(raw.dev && { dev: raw.dev }),
+  ...(raw.nexthops && { nexthopDevices: raw.nexthops.flatMap(({ dev }) => dev ?? []) }),
   ...(raw.metric !== undefined && { metric: raw.metric }),
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
