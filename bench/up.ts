@@ -70,7 +70,7 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
     const connections = (await countLogins(lab)).map((count, i) => count - before[i]!);
     floors.push(await measureFloor(lab));
     const { events: _, ...unchanged } = await runTraced(stack, () => stack.mustUp());
-    await execOnAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'vxkr[0-9a-z]+' | head -n 1)");
+    await execOnAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'ovl[0-9a-z]+' | head -n 1)");
     const { events: __, ...drifted } = await runTraced(stack, () => stack.mustUp("--refresh"));
     floors.push(await measureFloor(lab));
     const byHand = await measureTime(() => runTwelveCommands(lab));

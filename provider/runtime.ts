@@ -1,9 +1,10 @@
-import { appendFileSync, readFileSync } from "node:fs";
+import { appendFileSync } from "node:fs";
+import { connect } from "node:net";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
-import { openIpam } from "./ipam";
+import { openIpam, refuseUnknownUrl } from "./ipam";
 import { RunPlan } from "./ipam/run-plan";
 import { isSignedHere } from "./ipam/token";
 import { readDeclared } from "./lifecycle/declared";
@@ -54,6 +55,7 @@ const scopedOwner = (owner: string): string => {
       "Set overlay:scope (or OVERLAY_SCOPE) to another name, the same for all deployments of this stack.",
     );
   if (!owner.startsWith("organization/") || isLocal(store)) return owner;
+  refuseUnknownUrl(store);
   throw new OverlayError(
     "SETTING_INVALID",
     "The store is shared, and this backend has no organization that distinguishes its stacks from those of other backends.",
@@ -64,7 +66,6 @@ const scopedOwner = (owner: string): string => {
 const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
 function buildDependencies(settings: Settings): Dependencies {
-  exitWithParent();
   if (process.env.CI && isLocal(settings.store)) {
     warnOnce(
       `the pool is a file on this machine, ${settings.store}, which other machines cannot use. Set overlay:store to share it.`,
@@ -105,22 +106,23 @@ function trace(event: object): void {
 }
 
 /**
- * If the CLI dies, this process must exit: it must not write to a host after the next `up`. Pulumi starts it through a shell script,
- * so the parent of the parent is the CLI. Where /proc is missing, only fencing protects the hosts.
+ * If the CLI dies, this process must exit: it must not write to a host after the next `up`. A connection to Pulumi's engine shows it at once,
+ * also if the CLI died before this module was loaded. The engine ends connections that say nothing after a while: then another one is opened.
  */
-function exitWithParent(): void {
-  const [parent, starter] = [process.ppid, parentOf(process.ppid)];
-  const isOrphaned = (): boolean => process.ppid !== parent || parentOf(parent) !== starter;
-  setInterval(() => isOrphaned() && process.exit(1), 200).unref();
+function exitWithEngine(host: string, port: number): void {
+  const socket = connect({ host, port }).unref();
+  const exit = () => process.exit(1);
+  socket.once("error", exit);
+  socket.once("connect", () => {
+    socket.off("error", exit).on("error", () => {});
+    socket.once("close", () => exitWithEngine(host, port));
+  });
+  socket.resume();
 }
 
-function parentOf(pid: number): string | undefined {
-  try {
-    return /\) \S (\d+) /.exec(readFileSync(`/proc/${pid}/stat`, "utf8"))?.[1];
-  } catch {
-    return undefined;
-  }
-}
+/** Pulumi starts a provider with the address of its engine. */
+const [, engineHost, enginePort] = /^([\w.-]+):(\d+)$/.exec(process.argv[2] ?? "") ?? [];
+if (engineHost && process.argv[1]?.includes("dynamic-provider")) exitWithEngine(engineHost, Number(enginePort));
 
 /** The methods of Pulumi's dynamic provider. Each calls the lifecycle of its type. */
 export function provider(type: string) {

@@ -1,4 +1,5 @@
 import * as pulumi from "@pulumi/pulumi";
+import { refuseUnknownSettings } from "./check-settings";
 import { type Declaration, type DescribedProgram, describeProgram } from "./declared";
 
 /** The properties of a resource class; written by the generator. */
@@ -39,6 +40,7 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       throw new Error(
         `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over devices on the hosts, and use \`overlayctl import\` or \`overlayctl recover\` to record addresses in the pool.`,
       );
+    refuseUnknownSettings();
     const names = [name, ...formerNames(opts.aliases)];
     const described = declare({ type: shape.type, names, args: args as Record<string, unknown> });
     const inputs = resolveReferences(shape, args as Record<string, unknown>);

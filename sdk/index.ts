@@ -1,1 +1,2 @@
+export * from "./kohakuriver";
 export * from "./resources";

@@ -5,7 +5,7 @@ import { OverlayResource, type Shape } from "./dynamic";
 export interface DockerArgs {
   /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
   enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
-  /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
+  /** Name of the Docker network, as in `docker run --network`. Default `pulumi-overlay`. */
   networkName?: pulumi.Input<string> | undefined;
   /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool does not allocate from it unless Docker is off. Default `1/4`. */
   range?: pulumi.Input<string> | undefined;
@@ -72,17 +72,17 @@ export interface NetworkSettingsArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. Default `4789`. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
-  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `ovl`. */
   devicePrefix?: pulumi.Input<string> | undefined;
-  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  /** Bridge on each runner, the gateway of its subnet. Default `overlay-br`. */
   bridgeName?: pulumi.Input<string> | undefined;
   /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
@@ -189,17 +189,17 @@ export interface OverlayNetworkArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. Default `4789`. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
-  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `ovl`. */
   devicePrefix?: pulumi.Input<string> | undefined;
-  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  /** Bridge on each runner, the gateway of its subnet. Default `overlay-br`. */
   bridgeName?: pulumi.Input<string> | undefined;
   /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
@@ -209,9 +209,9 @@ export interface OverlayNetworkArgs {
   hostAccess?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
-  /** How SSH reaches the hub. */
+  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
   hubConnection: pulumi.Input<ConnectionArgs>;
-  /** Device on the hub that carries its own overlay address. Default `kohaku-host`. */
+  /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
   /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
@@ -272,9 +272,9 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly subnets: pulumi.Output<string | string[]>;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
-  /** VNI of runner i is vniBase + i. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. */
   declare readonly vniBase: pulumi.Output<number>;
-  /** UDP port of the tunnels. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. */
   declare readonly vxlanPort: pulumi.Output<number>;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. */
   declare readonly mtu: pulumi.Output<"auto" | number>;
@@ -292,7 +292,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hostAccess: pulumi.Output<string | string[]>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
-  /** How SSH reaches the hub. */
+  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;

@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { parseIp } from "../../provider/addressing/ip";
 import type { Extent, Ipam, PoolSpec } from "../../provider/ipam";
 import { zonesIn } from "../../provider/ipam/decide/free-space";
@@ -87,7 +87,8 @@ function scatter({ first, last }: Extent, count: number): bigint[] {
 }
 
 function leaseOn(pool: string, value: bigint, i: number): LeaseRow {
-  const uid = i.toString(16).padStart(16, "0");
+  // Unique in the whole store.
+  const uid = createHash("sha256").update(`${pool} ${i}`).digest("hex").slice(0, 16);
   const at = Date.now();
   const times = { createdAt: at, updatedAt: at, lastSeen: at };
   const extents = [{ first: value, last: value }];

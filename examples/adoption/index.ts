@@ -1,7 +1,7 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// An overlay that another program has built: devices that match the inputs are adopted without changes, with the ids of
+// An overlay that KohakuRiver has built, with its names: devices that match the inputs are adopted without changes, with the ids of
 // their runners; nothing is created again. `overlayctl scan` writes a program like this one.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address
@@ -10,6 +10,7 @@ const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 
 const network = new overlay.OverlayNetwork("standing", {
   hubConnection: { host: config.require("hub"), ...login },
+  ...overlay.kohakuRiverNames,
   adopt: true,
   hostAccess: "all",
 });

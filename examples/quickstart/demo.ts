@@ -92,7 +92,7 @@ async function pings(lab: Lab): Promise<void> {
   const containers = runnerSubnets.filter(({ runnerName }) => runnerName !== "r3");
   for (const { runnerName, subnet, gateway, firstIp } of containers) {
     const address = `${firstIp}/${subnet.split("/")[1]}`;
-    await lab.container(runnerName, "job", { bridge: "kohaku-overlay", address, gateway });
+    await lab.container(runnerName, "job", { bridge: "overlay-br", address, gateway });
   }
   for (const from of containers) {
     for (const to of [...containers.map(({ firstIp }) => firstIp), hub])
@@ -127,7 +127,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
 function lookAround(lab: Lab): void {
   say("It is running. To look around:");
   console.log(`  npm run lab -- status --name ${lab.name}
-  npm run lab -- exec r1 --name ${lab.name} -- ip -d link show vxkr1
+  npm run lab -- exec r1 --name ${lab.name} -- ip -d link show ovl1
   npm run lab -- exec hub --name ${lab.name} -- ip route
   npm run lab -- exec r1 --name ${lab.name} -- ip netns exec job ping 10.128.0.1
 To end it: npm run lab -- down --name ${lab.name}; rm -r ${folder} Pulumi.quickstart.yaml`);

@@ -226,7 +226,7 @@ export function withoutDockerRange(runner: RunnerLayout, range: DockerRange | un
 /** Device of a runner on the hub: prefix + id in base 36, so that 65,535 runners need four characters. */
 export const tunnelName = (prefix: string, runnerId: number): string => prefix + runnerId.toString(36);
 
-/** Only the canonical form is one of our names: `vxkrA`, `vxkr0a` and `vxkr1_0` are not. */
+/** Only the canonical form is one of our names: `ovlA`, `ovl0a` and `ovl1_0` are not. */
 export function parseTunnelName(prefix: string, device: string, maxRunners: number): number | undefined {
   if (!device.startsWith(prefix)) return undefined;
   const id = Number.parseInt(device.slice(prefix.length), 36);

@@ -5,7 +5,7 @@ import {
   listAccessTokens,
   revokeAccessToken,
 } from "../access";
-import { command, parseOptions, wholeNumber, withPool } from "./command";
+import { command, parseOptions, wholeNumber, withNewPool, withPool } from "./command";
 
 /** `overlayctl access`: tokens for callers of `overlayctl serve`. */
 
@@ -31,7 +31,7 @@ export const accessCreateCommand = () =>
     .option("--pool <name>", "only for this pool: an IPPool, or runner/NETWORK/RUNNER")
     .option("--expires-in <seconds>", "default: valid until it is revoked", wholeNumber)
     .action(
-      withPool<{ scope: string[] }>(async ({ pool, settings, out }, { scope, ...options }, name) => {
+      withNewPool<{ scope: string[] }>(async ({ pool, settings, out }, { scope, ...options }, name) => {
         const given = { ...options, name, scopes: scope };
         const flags = { name: "NAME", scopes: "scope", expiresIn: "expires-in" };
         const input = parseOptions(accessTokenInput, given, flags);

@@ -1,4 +1,4 @@
-import { readFile } from "node:fs/promises";
+import { access, readFile } from "node:fs/promises";
 import { text as streamText } from "node:stream/consumers";
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
@@ -45,18 +45,49 @@ interface Common {
   json?: boolean;
 }
 
-/** Runs the action of a command with an open pool, and prints its errors. */
-export const withPool = <O>(work: (session: Session, options: O, ...words: string[]) => Promise<void>) =>
-  withSettings<O>(async (settings, out, options, ...words) => {
-    const { openIpam } = await import("../ipam/index.js");
-    const pool = await openIpam(settings.store, settings);
-    try {
-      const { tokenKeys, tenant, tenantDefaults } = settings;
-      await work({ settings, pool, context: { pool, tokenKeys, tenant, tenantDefaults }, out }, options, ...words);
-    } finally {
-      await pool.end();
-    }
+type PoolWork<O> = (session: Session, options: O, ...words: string[]) => Promise<void>;
+
+/** Runs the action of a command with an open pool, and prints its errors. A file that does not exist is not made. */
+export const withPool = <O>(work: PoolWork<O>) =>
+  withSettings<O>(async (settings, ...given) => {
+    await requireFile(settings.store);
+    await runWithPool(work, settings, ...given);
   });
+
+/** The same for a command that can be the first one on a store. */
+export const withNewPool = <O>(work: PoolWork<O>) =>
+  withSettings<O>((settings, ...given) => runWithPool(work, settings, ...given));
+
+async function runWithPool<O>(
+  work: PoolWork<O>,
+  settings: Settings,
+  out: Output,
+  options: O,
+  ...words: string[]
+): Promise<void> {
+  const { openIpam } = await import("../ipam/index.js");
+  const pool = await openIpam(settings.store, settings);
+  try {
+    const { tokenKeys, tenant, tenantDefaults } = settings;
+    await work({ settings, pool, context: { pool, tokenKeys, tenant, tenantDefaults }, out }, options, ...words);
+  } finally {
+    await pool.end();
+  }
+}
+
+async function requireFile(store: string): Promise<void> {
+  const [, path] = /^sqlite:([^?]+)/.exec(store) ?? [];
+  if (path === undefined) return;
+  await access(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "ENOENT") return; // opening it names the reason
+    throw new OverlayError(
+      "STORE_UNAVAILABLE",
+      `There is no store at ${path}.`,
+      "Check --store, OVERLAY_STORE and OVERLAY_STORE_FILE. The first `pulumi preview` or `pulumi up` of a stack makes its store.",
+      error,
+    );
+  });
+}
 
 /** The same without a pool. */
 export const withSettings =

@@ -24,7 +24,7 @@ import {
   validateOffline,
   validateToken,
 } from "../reservations";
-import { command, parseOptions, readSecretOption, withPool, withSettings } from "./command";
+import { command, parseOptions, readSecretOption, withNewPool, withPool, withSettings } from "./command";
 import type { Output } from "./output";
 
 /** `overlayctl ip`: addresses of runners and pools. */
@@ -95,7 +95,7 @@ export const reserveCommand = () =>
     .option("--owner <name>", "instead of a container: the same owner gets the same reservation again")
     .option("--key <text>", "the same key gets the same reservation again, also if it is used by now")
     .action(
-      withPool(async ({ context, out }, options) => {
+      withNewPool(async ({ context, out }, options) => {
         const input = parseOptions(reserveInput, options);
         const reservations = await reserveMany(context, input);
         for (const warning of new Set(reservations.flatMap(({ lease }) => lease.warnings ?? [])))

@@ -10,7 +10,7 @@ export const layoutCommand = (): Command =>
     .argument("<config...>", "BASE/PREFIX/NODE_BITS/SUBNET_BITS, e.g. 10.128.0.0/12/6/14")
     .option("--runner <id>", "also show this runner's subnet", integer)
     .option("--vni-base <n>", "VNI of runner i is this + i", integer, 100)
-    .option("--device-prefix <text>", "start of the names of tunnel devices", "vxkr")
+    .option("--device-prefix <text>", "start of the names of tunnel devices", "ovl")
     .option("--json", "print one JSON object per line, for each CONFIG")
     .action((configs: string[], options: Options) => {
       for (const config of configs) printLayout(config, options);

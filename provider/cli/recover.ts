@@ -8,7 +8,7 @@ import type { HostRecord } from "../network/model/items";
 import type { DiscoveredRunner } from "../network/read/survey";
 import { describePool, NETWORKS } from "../pool-names";
 import { networkSettings } from "../resources/network-settings";
-import { command, type Session, wholeNumber, withPool } from "./command";
+import { command, type Session, wholeNumber, withNewPool } from "./command";
 import { groupContainers, withContainerUsers } from "./containers";
 import { CliHosts, type Login, parseConnections, withLoginOptions } from "./hosts";
 import {
@@ -55,7 +55,7 @@ export const recoverCommand = () =>
     )
     .option("--yes", "write the leases")
     .action(
-      withPool<Options>(async (session, options) => {
+      withNewPool<Options>(async (session, options) => {
         refuseService(session.settings.store);
         const { stackExport = [], yes = false } = options;
         const exports = await Promise.all(stackExport.map(readExport));

@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { constants } from "node:os";
 import { describeLease, holdAddress, holdInput } from "../reservations";
-import { command, parseOptions, printError, withPool } from "./command";
+import { command, parseOptions, printError, withNewPool } from "./command";
 import { withAddressOptions } from "./ip";
 
 /**
@@ -18,7 +18,7 @@ export const runCommand = () =>
     .argument("<command...>", "the command and its arguments, after --")
     .passThroughOptions()
     .action(
-      withPool(async ({ context }, options, words) => {
+      withNewPool(async ({ context }, options, words) => {
         const hold = await holdAddress(context, parseOptions(holdInput, options));
         const { ip, ip6, pool, network, runner } = describeLease(hold.lease);
         const [gateway, gateway6] = hold.gateways;

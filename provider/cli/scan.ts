@@ -1,8 +1,10 @@
 import { writeFile } from "node:fs/promises";
 import type { Command } from "commander";
+import { kohakuRiverNames } from "../../sdk/kohakuriver";
 import { OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { networkSettings } from "../resources/network-settings";
+import { overlayNetwork } from "../resources/overlay-network";
 import { command, withSettings } from "./command";
 import { CliHosts, type Login, parseConnections, withLoginOptions } from "./hosts";
 import {
@@ -95,7 +97,11 @@ export function renderProgram(networks: SurveyedNetwork[]): string {
 
 type GivenInputs = Record<string, unknown>;
 
-const DEFAULTS = networkSettings.parse({ networkName: "x" }) as GivenInputs;
+const { docker: _, ...KOHAKURIVER }: GivenInputs = kohakuRiverNames;
+const DEFAULTS: GivenInputs = {
+  ...networkSettings.parse({ networkName: "x" }),
+  hubInterface: overlayNetwork.inputs.shape.hubInterface.parse(undefined),
+};
 
 function renderNetwork(variable: string, { name, network, hub, runners }: SurveyedNetwork): string[] {
   const { subnets, devicePrefix, vniBase, vxlanPort, hubInterface, hubUnderlayIp } = network;
@@ -108,11 +114,17 @@ function renderNetwork(variable: string, { name, network, hub, runners }: Survey
     mtu: mostCommon(runners, ({ isAutoMtu, mtu }) => (isAutoMtu ? "auto" : mtu)),
     masquerade: mostCommon(runners, ({ masquerade }) => masquerade),
   };
-  const unusual = Object.entries(settings).filter(([key, value]) => value !== undefined && value !== DEFAULTS[key]);
+  const isKohakuRiver = Object.entries(KOHAKURIVER).every(
+    ([key, value]) => ({ ...settings, hubInterface })[key] === value,
+  );
+  const usual: GivenInputs = { ...DEFAULTS, ...(isKohakuRiver && KOHAKURIVER) };
+  const unusual = Object.entries({ ...settings, hubInterface }).filter(
+    ([key, value]) => value !== undefined && value !== usual[key],
+  );
   return renderResource(`const ${variable} = `, "OverlayNetwork", name, [
     `hubConnection: ${renderConnection(hub)}`,
+    ...(isKohakuRiver ? ["...overlay.kohakuRiverNames"] : []),
     ...unusual.map(([key, value]) => `${key}: ${JSON.stringify(value)}`),
-    ...(hubInterface === "kohaku-host" ? [] : [`hubInterface: ${JSON.stringify(hubInterface)}`]),
     ...(hubUnderlayIp === hub.connection.host ? [] : [`hubUnderlayIp: ${JSON.stringify(hubUnderlayIp)}`]),
     // Workloads of an adopted overlay keep their access to hosts.
     ...(network.networkName === undefined ? ["adopt: true", 'hostAccess: "all"'] : []),

@@ -4,7 +4,7 @@ import { checkStore, openEngine, openIpam, placeOf } from "../ipam";
 import { TABLES } from "../ipam/store/schema";
 import { keyRing, STORED_KEYS, withKeys } from "../ipam/token";
 import { move, reopen, type Site, snapshot } from "../ipam/transfer";
-import { command, group, readSecret, withPool, withSettings } from "./command";
+import { command, group, readSecret, withNewPool, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
 /** Exit code 1 if a problem is not repaired. */
@@ -66,7 +66,7 @@ const importKeysCommand = () =>
   command("import", "Add the keys in a file to the store's key ring: tokens that they signed are valid again.")
     .argument("<file>", "the output of `store keys export`; `-` is standard input")
     .action(
-      withPool<object>(async ({ pool, settings, out }, _options, file) => {
+      withNewPool<object>(async ({ pool, settings, out }, _options, file) => {
         const given = await readSecret(file!);
         keyRing(given); // rejects invalid keys before the write
         const kept = await pool.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));

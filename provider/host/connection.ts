@@ -43,7 +43,8 @@ export interface CommandResult {
 
 /** A root shell on the host, under the host's lock. */
 export interface Shell {
-  run(script: string): Promise<CommandResult>;
+  /** `step`: what the script does, for errors: `reading its state`; by default its first line. */
+  run(script: string, step?: string): Promise<CommandResult>;
 }
 
 export interface Host {
@@ -52,7 +53,7 @@ export interface Host {
   /** See `hostId`. */
   readonly id: string;
   /** Runs a script as root without the lock, for reading. `anew`: over a new connection, within so many seconds. */
-  exec(script: string, options?: { anew?: number }): Promise<CommandResult>;
+  exec(script: string, step?: string, options?: { anew?: number }): Promise<CommandResult>;
   /** Holds the host's lock while `work` runs; `HOST_LOCKED` names the holder if the lock is not free in time. */
   withLock<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
 }

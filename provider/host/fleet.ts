@@ -46,7 +46,7 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
     apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
     inspect: async (connection, request) => reconciler.inspect(await hostOf(connection), request),
     wasWritten: (connection, uid) => reconciler.wasWritten(hostId({ ...defaults, ...connection }), uid),
-    run: async (connection, script) => (await hostOf(connection)).exec(script),
+    run: async (connection, script) => (await hostOf(connection)).exec(script, "trying packets"),
   };
 }
 
@@ -100,6 +100,7 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
   const route = question.toward ? `route get ${requireWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
+    "asking for its addresses",
   );
   if (code !== 0) {
     const busybox = busyboxError(host.name, stderr);

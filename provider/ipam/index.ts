@@ -71,10 +71,20 @@ export function placeOf(url: string): string {
 
 /** The tables at a URL. */
 export async function openEngine(url: string, settings: Pick<Settings, "clock"> = {}): Promise<Engine> {
+  refuseService(url);
+  const { open, rest } = parseStoreUrl(url);
+  return open(rest, settings);
+}
+
+/** Rejects a URL that is none of a store, nor of a service. */
+export function refuseUnknownUrl(url: string): void {
+  if (!isServiceUrl(url)) parseStoreUrl(url);
+}
+
+function parseStoreUrl(url: string): { open: Opener; rest: string } {
   const [, scheme = "", rest = ""] = /^([a-z][a-z0-9]*):(.*)$/.exec(url) ?? [];
   const open = ENGINES[scheme];
-  if (open && !(scheme === "sqlite" && rest === "")) return open(rest, settings);
-  refuseService(url);
+  if (open && !(scheme === "sqlite" && rest === "")) return { open, rest };
   const known = [...Object.keys(ENGINES), "https"].map((name) => `${name}:`);
   throw new OverlayError(
     "SETTING_INVALID",

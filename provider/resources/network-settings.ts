@@ -41,7 +41,7 @@ const dockerShare = z
 export const docker = z
   .strictObject({
     enabled: dockerEnabled.default("auto"),
-    networkName: dockerName.default("kohakuriver-overlay"),
+    networkName: dockerName.default("pulumi-overlay"),
     range: dockerShare.default("1/4"),
   })
   .meta({ id: "Docker" });
@@ -148,8 +148,18 @@ export const networkSettings = z
       .min(0)
       .max(2 ** 24 - 2)
       .default(100)
-      .describe("VNI of runner i is vniBase + i."),
-    vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
+      .describe(
+        "VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second.",
+      ),
+    vxlanPort: z
+      .number()
+      .int()
+      .min(1)
+      .max(65535)
+      .default(4789)
+      .describe(
+        "UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second.",
+      ),
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
@@ -159,9 +169,9 @@ export const networkSettings = z
       .default(true)
       .describe("Masquerade traffic that leaves the overlay with the runner's address."),
     devicePrefix: devicePrefix
-      .default("vxkr")
+      .default("ovl")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
-    bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    bridgeName: deviceName.default("overlay-br").describe("Bridge on each runner, the gateway of its subnet."),
     persist: z
       .boolean()
       .default(true)

@@ -25,8 +25,10 @@ import { isOnlyOffered } from "./placement";
 /** OverlayNetwork: a range of addresses with a subnet for each runner, and a hub that routes between them. */
 
 const inputs = networkSettings.extend({
-  hubConnection: connection.describe("How SSH reaches the hub."),
-  hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
+  hubConnection: connection.describe(
+    "How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds.",
+  ),
+  hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
   adopt: z
     .boolean()
     .default(false)

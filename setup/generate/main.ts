@@ -1,12 +1,13 @@
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { packageSchema } from "./schema";
-import { sdkSource } from "./sdk";
+import { sdkSource, settingNamesSource } from "./sdk";
 
 /** `npm run generate` writes what is made from the zod schemas; `--check` fails when it is stale. */
 export const generated = (): Record<string, string> => ({
   "schema.json": `${JSON.stringify(packageSchema(), withoutLiterals, 2)}\n`,
   "sdk/resources.ts": sdkSource(),
+  "sdk/setting-names.ts": settingNamesSource(),
 });
 
 /** Pulumi's schema has no literal types. */

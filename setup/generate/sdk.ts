@@ -1,5 +1,6 @@
 import { type Definition, referencesOf } from "../../provider/resource";
 import { resourceOf, resources } from "../../provider/resources";
+import { settingsSchema } from "../../provider/settings";
 import { type NamedType, type Property, packageSchema, type ResourceSchema } from "./schema";
 
 /** The TypeScript classes of the SDK, written from the package schema, with the user's documentation on every property. */
@@ -9,6 +10,12 @@ export function sdkSource(): string {
   const classes = resources.map((def) => resourceSource(def, schema.resources[`overlay:index:${def.type}`]!, types));
   return `${[HEADER, ...types.declarations(), ...classes].join("\n\n")}\n`;
 }
+
+/** For the check of a stack's configuration, which the SDK does in the program: the provider cannot list it. */
+export const settingNamesSource = (): string =>
+  `// Written by \`npm run generate\` from provider/settings.ts. Do not edit.
+export const SETTING_NAMES: string[] = ${JSON.stringify(Object.keys(settingsSchema.shape))};
+`;
 
 const HEADER = `// Written by \`npm run generate\` from the zod schemas in provider/resources. Do not edit.
 import type * as pulumi from "@pulumi/pulumi";

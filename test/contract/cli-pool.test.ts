@@ -1,4 +1,4 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { openIpam } from "../../provider/ipam";
@@ -127,9 +127,23 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     ["pool", "There is no pool in this store yet."],
     ["ip", "No address is held there."],
   ])("%s list of an empty store prints a note, and nothing with --json", async (what, sentence) => {
-    const empty = ["--store", `sqlite:${join(ctl.folder, "empty.db")}`];
+    const store = `sqlite:${join(ctl.folder, "empty.db")}`;
+    await ctl.withPool(async () => {}, store);
+    const empty = ["--store", store];
     expect(await ctl.run(what, "list", ...empty)).toMatchObject({ code: 0, stdout: "", stderr: `${sentence}\n` });
     expect(await ctl.must(what, "list", ...empty)).toEqual([]);
+  });
+
+  test.each([
+    ["pool", "list"],
+    ["ip", "list"],
+    ["history", "web"],
+    ["ip", "free", "--ip", "10.0.0.1", "--pool", "web"],
+  ])("a command that needs what is in a store does not make one: %s %s", async (...words) => {
+    const file = join(ctl.folder, "wrong", "pool.db");
+    const { code, stderr } = await ctl.run(...words, "--store", `sqlite:${file}`);
+    expect([code, stderr]).toEqual([1, expect.stringContaining(`STORE_UNAVAILABLE: There is no store at ${file}.`)]);
+    expect(existsSync(join(ctl.folder, "wrong"))).toBe(false);
   });
 
   test.each([

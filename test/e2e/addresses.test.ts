@@ -75,7 +75,7 @@ test("the first preview shows every address, up gives exactly these, and no toke
   );
   expect(Object.keys(shown).sort()).toEqual(["a", "any", "b", "full", "job", "master", "svc", "web"]);
   expect(steps.find(({ name }) => name === "master")?.inputs.dockerRunArgs).toBe(
-    `--network kohakuriver-overlay --ip ${shown.master}`,
+    `--network pulumi-overlay --ip ${shown.master}`,
   );
   await stack.mustUp();
   first = await addresses();

@@ -36,7 +36,7 @@ test("a preview of a refresh shows its address and commits nothing; up --refresh
     new overlay.RunnerSubnet("r1", { network, connection: at("r1") });
   `);
   await stack.mustUp();
-  const run = "docker run -d --stop-signal KILL --name alpha --network kohakuriver-overlay --ip 10.128.64.9";
+  const run = "docker run -d --stop-signal KILL --name alpha --network pulumi-overlay --ip 10.128.64.9";
   await must(lab, "r1", `${run} busybox /bin/sleep 9999`);
   const shown = await stack.must("refresh", "--preview-only", "--diff", "--stack", "dev", "--color", "never");
   expect(shown).toContain("container alpha has 10.128.64.9, which is not reserved");

@@ -21,7 +21,7 @@ afterAll(async () => {
 const program = (masquerade: boolean): void =>
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
-    for (const name of ["r1", "r2"]) new overlay.RunnerSubnet(name, { network, connection: at(name), masquerade: ${masquerade} });
+    for (const name of ["r1", "r2"]) new overlay.RunnerSubnet(name, { network, connection: at(name), runnerId: Number(name.slice(1)), masquerade: ${masquerade} });
   `);
 
 /** The lines about drift, without those that an up has failed. */
@@ -52,8 +52,8 @@ test("after a failed up every difference is named, on its host and on others, in
 
   await stack.must("refresh", "--yes", "--skip-preview", "--stack", "dev");
   expect(await check()).toEqual({ code: 7, drift: LEFT });
-  await lab.exec("r2", "ip link set kohaku-overlay mtu 1300");
-  const changed = "RunnerSubnet r2: 10.254.1.2: link kohaku-overlay: MTU is 1300, should be 1450";
+  await lab.exec("r2", "ip link set overlay-br mtu 1300");
+  const changed = "RunnerSubnet r2: 10.254.1.2: link overlay-br: MTU is 1300, should be 1450";
   expect(await check()).toEqual({ code: 7, drift: [...LEFT, changed] });
 
   await stack.mustUp("--refresh");

@@ -31,7 +31,7 @@ interface Workload {
 
 /** A container at the address that was reserved for it, with a service that sends its name to each client. */
 async function start(name: string, { runnerName, cidr, gateway }: Workload, port: number): Promise<void> {
-  await lab.container(runnerName, name, { bridge: "kohaku-overlay", address: cidr, gateway });
+  await lab.container(runnerName, name, { bridge: "overlay-br", address: cidr, gateway });
   await serve(lab, runnerName, name, "tcp", port, name);
 }
 
@@ -64,7 +64,7 @@ test("distributed-training: every worker knows the master's address before anyth
   expect(masterAddress).toBe(promised["worker-r1"]);
   expect(jobs.map(({ ip }) => ip)).toEqual([promised["worker-r1"], promised["worker-r2"]]);
   expect(jobs[1]!.command).toBe(
-    `docker run --network kohakuriver-overlay --ip ${jobs[1]!.ip} -e RANK=1 -e WORLD_SIZE=2 -e MASTER_ADDR=${masterAddress} -e MASTER_PORT=29500 train`,
+    `docker run --network pulumi-overlay --ip ${jobs[1]!.ip} -e RANK=1 -e WORLD_SIZE=2 -e MASTER_ADDR=${masterAddress} -e MASTER_PORT=29500 train`,
   );
   for (const [rank, job] of jobs.entries()) await start(`rank${rank}`, job, 29500);
   expect(await ask(lab, { at: "r2", inside: "rank1" }, masterAddress, 29500)).toBe(`rank0 sees ${jobs[1]!.ip}`);

@@ -120,7 +120,7 @@ test("kill -9 of the provider between claim and SSH: the next up gives the same 
 test("kill -9 of the provider between hub and runner, then of the CLI: nothing is removed, nothing is left", async () => {
   program(["r1", "r2", "r3", "r4"]);
   const tunnels = async (): Promise<string> =>
-    (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: vxkr[0-9a-z]+' | sort")).stdout;
+    (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: ovl[0-9a-z]+' | sort")).stdout;
   const before = await tunnels();
   let release = await holdLock("r4");
   const up = startUp();
@@ -170,7 +170,7 @@ test("a host that the program itself creates, and that boots 20 s late: preview 
     subnet: expect.stringMatching(/^10\.128\..*\/18$/),
     gateway: expect.stringMatching(/^10\.128\..*\.1$/),
     vni: 100 + Number(runnerId),
-    hubDevice: `vxkr${runnerId}`,
+    hubDevice: `ovl${runnerId}`,
   });
   await lab.start("r1", { late: 20 });
   await stack.mustUp();

@@ -63,7 +63,7 @@ async function startDestroy() {
 }
 
 const isUp = async (): Promise<boolean> => {
-  const links = [await lab.exec("r1", "ip link show kohaku-overlay"), await lab.exec("hub", "ip link show vxkr5")];
+  const links = [await lab.exec("r1", "ip link show overlay-br"), await lab.exec("hub", "ip link show ovl5")];
   return links.every(({ code }) => code === 0);
 };
 
@@ -85,7 +85,7 @@ test("killed during a conversation with a host: preview shows it, and up restore
   await destroy.kill();
   await release();
   // All that the host may have done by then.
-  await lab.exec("r1", "ip link del kohaku-overlay");
+  await lab.exec("r1", "ip link del overlay-br");
   expect(await stack.must("preview", "--stack", "dev")).toMatch(
     /RunnerSubnet r1: a delete that began at .* was not finished\. Up restores/,
   );

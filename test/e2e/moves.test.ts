@@ -28,7 +28,7 @@ const second = `new overlay.RunnerSubnet("r2", { network, connection: at("r2") }
 
 /** The devices of hub and r1 with their ifindex: a device that was deleted and created again has another one. */
 async function live(): Promise<string> {
-  const list = "ip -o link show | grep -oE '^[0-9]+: (vxkr|kohaku)[0-9a-z-]*' | sort";
+  const list = "ip -o link show | grep -oE '^[0-9]+: (ovl|kohaku)[0-9a-z-]*' | sort";
   return (await lab.exec("hub", list)).stdout + (await lab.exec("r1", list)).stdout;
 }
 
@@ -124,16 +124,16 @@ test("equal child names under two components are two runners", async () => {
 });
 
 test("a foreign device of our name is refused and not changed", async () => {
-  await lab.exec("hub", "ip link add vxkr5 type vxlan id 7 dstport 4789 remote 10.254.9.9");
+  await lab.exec("hub", "ip link add ovl5 type vxlan id 7 dstport 4789 remote 10.254.9.9");
   stack.program(`${network()}${runner("one", "mtu: 1400")}${second}
     new overlay.RunnerSubnet("r3", { network, connection: at("r3"), runnerId: 5 });`);
   const { code, text } = await stack.up();
   expect(code).not.toBe(0);
   expect(text).toMatch(
-    /DEVICE_FOREIGN: 10\.254\.0\.1: There is already a device vxkr5 \(vxlan, VNI 7\), and it is not in our records/,
+    /DEVICE_FOREIGN: 10\.254\.0\.1: There is already a device ovl5 \(vxlan, VNI 7\), and it is not in our records/,
   );
-  expect((await lab.exec("hub", "ip -d link show vxkr5")).stdout).toContain("vxlan id 7 remote 10.254.9.9");
-  await lab.exec("hub", "ip link del vxkr5");
+  expect((await lab.exec("hub", "ip -d link show ovl5")).stdout).toContain("vxlan id 7 remote 10.254.9.9");
+  await lab.exec("hub", "ip link del ovl5");
   await stack.mustUp();
 });
 

@@ -92,7 +92,7 @@ test("containers on two runners reach each other and the hub with full-size pack
   for (const name of ["r1", "r2"]) {
     const { subnet, firstIp, gateway } = outputs[name]!;
     await lab.container(name, "job", {
-      bridge: "kohaku-overlay",
+      bridge: "overlay-br",
       address: `${firstIp}/${subnet.split("/")[1]}`,
       gateway,
     });
@@ -127,24 +127,24 @@ test("the private key is nowhere in plain text, and the state has no code but a 
 });
 
 const DRIFT: [what: string, host: string, spoil: string, drift: RegExp][] = [
-  ["a deleted tunnel", "hub", "ip link del vxkr1", /10\.254\.0\.1: link vxkr1: missing/],
+  ["a deleted tunnel", "hub", "ip link del ovl1", /10\.254\.0\.1: link ovl1: missing/],
   [
     "a changed remote",
     "r2",
     "ip link set VXLAN type vxlan id VNI remote 10.254.9.9",
-    /10\.254\.1\.2: link vxkr\d: remote is 10\.254\.9\.9, should be 10\.254\.0\.1/,
+    /10\.254\.1\.2: link ovl\d: remote is 10\.254\.9\.9, should be 10\.254\.0\.1/,
   ],
   [
     "a flushed chain",
     "r3",
     "iptables -F OVERLAY-FWD",
-    /10\.254\.1\.3: rule '-i kohaku-overlay -o kohaku-overlay -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/,
+    /10\.254\.1\.3: rule '-i overlay-br -o overlay-br -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/,
   ],
   [
     "a lost address",
     "r1",
-    "ip addr flush dev kohaku-overlay scope global",
-    /10\.254\.1\.1: address 10\.128\.\d+\.1\/18 on kohaku-overlay: missing/,
+    "ip addr flush dev overlay-br scope global",
+    /10\.254\.1\.1: address 10\.128\.\d+\.1\/18 on overlay-br: missing/,
   ],
 ];
 
@@ -157,7 +157,7 @@ test("drift in kernels: refresh names host, item and difference; up repairs exac
     );
     expect(`${code} ${stderr}`).toBe("0 ");
   }
-  const before = await lab.exec("r2", "cat /sys/class/net/kohaku-overlay/ifindex");
+  const before = await lab.exec("r2", "cat /sys/class/net/overlay-br/ifindex");
   const preview = await stack.must("preview", "--refresh", "--diff", "--stack", "dev");
   for (const [what, , , drift] of DRIFT) expect(`${what}: ${drift.test(preview)}`).toBe(`${what}: true`);
   expect(Stack.writes(stack.trace())).toEqual({
@@ -169,7 +169,7 @@ test("drift in kernels: refresh names host, item and difference; up repairs exac
   await stack.mustUp("--refresh");
   const writes = Stack.writes(stack.trace());
   expect(writes).toEqual({ [address("hub")]: 2, [address("r1")]: 2, [address("r2")]: 1, [address("r3")]: 3 });
-  expect((await lab.exec("r2", "cat /sys/class/net/kohaku-overlay/ifindex")).stdout).toBe(before.stdout);
+  expect((await lab.exec("r2", "cat /sys/class/net/overlay-br/ifindex")).stdout).toBe(before.stdout);
   await stack.must("preview", "--refresh", "--expect-no-changes", "--stack", "dev");
 });
 

@@ -58,7 +58,7 @@ test("up: both services answer at it, and the shop sees its clients' addresses",
     ["shop", "r1"],
     ["blog", "r2"],
   ] as const) {
-    await lab.container(host, name, { bridge: "kohaku-overlay", address: services[name], gateway: gateways[name] });
+    await lab.container(host, name, { bridge: "overlay-br", address: services[name], gateway: gateways[name] });
     await serve(lab, host, name, "tcp", 8080, name);
   }
   expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
@@ -100,7 +100,7 @@ test("another stack shares the address with a port of its own", async () => {
     ["old", 50],
     ["new", 60],
   ] as const) {
-    const place = { bridge: "kohaku-overlay", address: `${inBlogs(last)}/18`, gateway: gateways.blog };
+    const place = { bridge: "overlay-br", address: `${inBlogs(last)}/18`, gateway: gateways.blog };
     await lab.container("r2", name, place);
     await serve(lab, "r2", name, "tcp", 9000, name);
   }

@@ -35,7 +35,7 @@ test("a dual-stack network, by a user with sudo, one runner behind a jump host",
   expect([r1!.outputs.subnet6, r2!.outputs.subnet6].sort()).toEqual(["fd00:128:4::/46", "fd00:128:8::/46"]);
   for (const { outputs } of [r1!, r2!]) {
     await lab.container(String(outputs.runnerName), "job", {
-      bridge: "kohaku-overlay",
+      bridge: "overlay-br",
       address: [`${outputs.firstIp}/18`, `${outputs.firstIp6}/46`],
       gateway: [String(outputs.gateway), String(outputs.gateway6)],
     });

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { Lab } from "../../lab/lab";
+import { formatIp, tryParseIp } from "../../provider/addressing/ip";
 import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
@@ -30,7 +31,10 @@ const second = () =>
     hubInterface: "second-host",
   });
 
-const underlayOf = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const underlayOf = (name: string, outer: Family = 4) => {
+  const { address, address6 } = lab.host(name);
+  return { underlayIp: outer === 4 ? address : formatIp(tryParseIp(address6)!), underlayMtu: 1500 };
+};
 const warnings: string[] = [];
 const reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
 const apply = (name: string, uid: string, of: Network, items: Item[]) =>
@@ -42,14 +46,18 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
     ownersHere: async () => [],
   });
 
-async function runner(of: Network, name: string, id: number): Promise<void> {
+const hubOf = ({ networkName }: Network): string => (networkName === "third" ? "r3" : "hub");
+
+async function runner(of: Network, name: string, id: number, outer: Family = 4): Promise<void> {
   const tunnel = `${of.devicePrefix}${id}`;
-  await apply("hub", name, of, planTunnel(of, id, underlayOf("hub"), underlayOf(name)));
-  await apply(name, name, of, planRunner(of, id, tunnel, underlayOf("hub"), underlayOf(name)));
+  const uid = of.networkName === "third" ? `third-${name}` : name;
+  const [hub, here] = [underlayOf(hubOf(of), outer), underlayOf(name, outer)];
+  await apply(hubOf(of), uid, of, planTunnel(of, id, hub, here));
+  await apply(name, uid, of, planRunner(of, id, tunnel, hub, here));
 }
 
 async function overlay(of: Network, runners: Record<string, number>): Promise<void> {
-  await apply("hub", of.networkName, of, planHub(of));
+  await apply(hubOf(of), of.networkName, of, planHub(of));
   for (const [name, id] of Object.entries(runners)) await runner(of, name, id);
 }
 
@@ -73,26 +81,31 @@ const subnet = (ip: string): string => (ip.includes(":") ? `${ip.slice(0, -1)}/6
 const width = (family: Family): number => (family === 4 ? 32 : 128);
 
 /** How many pings a workload has received so far. */
-async function echoes(name: string, family: Family): Promise<number> {
+async function echoes(name: string, family: Family, inside: string): Promise<number> {
   const counter =
     family === 4
       ? "awk '/^Icmp:/ && !n { for (i = 1; i <= NF; i++) if ($i == \"InEchos\") n = i; next } /^Icmp:/ { print $n }' /proc/net/snmp"
       : "awk '$1 == \"Icmp6InEchos\" { print $2 }' /proc/net/snmp6";
-  return Number(await sh(name, `ip netns exec job ${counter}`));
+  return Number(await sh(name, `ip netns exec ${inside} ${counter}`));
 }
 
 /** How many of three pings of a script reach a workload; answers are not needed. */
-async function arrivals(name: string, family: Family, from: string, script: string): Promise<number> {
-  const before = await echoes(name, family);
+async function arrivals(name: string, family: Family, from: string, script: string, inside = "job"): Promise<number> {
+  const before = await echoes(name, family, inside);
   await sh(from, `set -e; ${script}`);
-  return (await echoes(name, family)) - before;
+  return (await echoes(name, family, inside)) - before;
 }
 /** Fails only if nothing could be sent: exit code 1 of ping means that no answer came. */
 const ping = (target: string, options = ""): string => `{ ping -c 3 -i 0.2 -W 1 ${options} ${target} || [ $? = 1 ]; }`;
 
 /** Runs something while the chains that drop are empty on these hosts, which need not have all of them. */
 async function withoutDrops<T>(hosts: string[], run: () => Promise<T>): Promise<T> {
-  const chains = ["-t raw -F OVERLAY-PRE", "-t mangle -F OVERLAY-GUARD", "-t filter -F OVERLAY-IN"];
+  const chains = [
+    "-t raw -F OVERLAY-PRE",
+    "-t raw -F OVERLAY-OUT",
+    "-t mangle -F OVERLAY-GUARD",
+    "-t filter -F OVERLAY-IN",
+  ];
   const each = (tool: string): string =>
     [`${tool}-save >/tmp/before.${tool}`, ...chains.map((chain) => `{ ${tool} ${chain} 2>/dev/null || :; }`)].join(
       " && ",
@@ -212,6 +225,136 @@ describe.each(FAMILIES)("IPv%s", (family) => {
     expect((await lab.exec("r3", `ping -c 2 -W 1 ${far}`)).code, "after it is said that it was on before").toBe(0);
     await sh("hub", `echo 0 >/var/lib/overlay/former/${key}; ip route del ${far}/${width(family)}`);
     await overlay(network(), {});
+  });
+});
+
+/** Sends three pings as VXLAN from an ordinary UDP socket: arguments are host, port, VNI, then MAC, source and target of the inner packet. */
+const SEND_VXLAN = `
+import socket, struct, sys, time
+to, port, vni, mac, source, target = sys.argv[1:]
+six = ":" in target
+pack = lambda ip: socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total > 0xffff: total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+def ping(i):
+    body = struct.pack("!HH", 7, i) + b"overlay!"
+    head = lambda sum: struct.pack("!BBH", 128 if six else 8, 0, sum) + body
+    if six:
+        pseudo = pack(source) + pack(target) + struct.pack("!IHBB", len(head(0)), 0, 0, 58)
+        return b"\\x86\\xdd" + struct.pack("!IHBB", 6 << 28, len(head(0)), 58, 64) + pack(source) + pack(target) + head(checksum(pseudo + head(0)))
+    ip = lambda sum: struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(head(0)), i, 0, 64, 1, sum) + pack(source) + pack(target)
+    return b"\\x08\\x00" + ip(checksum(ip(0))) + head(checksum(head(0)))
+sock = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(3):
+    vxlan = struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)
+    try: sock.sendto(vxlan + bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("020000000077") + ping(i), (to, int(port)))
+    except PermissionError: pass
+    time.sleep(0.1)
+`;
+
+/** A third network on r1 and r2, with r3 as its hub, and a workload `third` on each runner. */
+const third = (vxlanPort: number) =>
+  network({
+    ...{ networkName: "third", layouts: [parseLayout("10.32.0.0/12/6/14"), parseLayout("fd00:32::/48/16/64")] },
+    ...{ vniBase: 600, vxlanPort, devicePrefix: "vxth", bridgeName: "third", hubInterface: "third-host" },
+  });
+const THIRD: Record<string, Record<Family, string>> = {
+  r1: { 4: "10.32.64.9", 6: "fd00:32:0:1::9" },
+  r2: { 4: "10.32.128.9", 6: "fd00:32:0:2::9" },
+};
+
+describe("hostile processes on a peer's machine", () => {
+  const insideMac = async (host: string, inside: string): Promise<string> =>
+    sh(host, `ip netns exec ${inside} sh -c 'cat /sys/class/net/$(ls /sys/class/net | grep -v lo)/address'`);
+  const python = (...words: (string | number)[]): string =>
+    `/usr/bin/python3 -c '${SEND_VXLAN}' ${words.join(" ")} || :`;
+  const at = (name: string, outer: Family) => underlayOf(name, outer).underlayIp;
+
+  beforeAll(async () => {
+    await overlay(third(4790), { r1: 1, r2: 2 });
+    for (const name of ["r1", "r2"]) {
+      const addresses = THIRD[name]!;
+      await lab.container(name, "third", {
+        bridge: "third",
+        address: `${addresses[4]}/18`,
+        gateway: addresses[4].replace(/9$/, "1"),
+      });
+      await sh(
+        name,
+        `dev=$(ip netns exec third ls /sys/class/net | grep -v lo); ip -n third addr add ${addresses[6]}/64 dev $dev nodad; ip -n third -6 route add default via ${addresses[6].replace(/9$/, "1")}`,
+      );
+    }
+    // As Docker has them: a bridge whose containers are masqueraded, and may reach everything.
+    for (const name of ["hub", "r1"])
+      await sh(
+        name,
+        `ip link add docker9 type bridge; ip link set docker9 up; ip addr add 172.30.0.1/24 dev docker9; ip addr add fd00:30::1/64 dev docker9 nodad
+        ip netns add box; ip link add ve-box type veth peer name eth0 netns box; ip link set ve-box up master docker9
+        ip -n box link set eth0 up; ip -n box addr add 172.30.0.2/24 dev eth0; ip -n box addr add fd00:30::2/64 dev eth0 nodad
+        ip -n box route add default via 172.30.0.1; ip -n box route add default via fd00:30::1
+        for tool in iptables ip6tables; do
+          $tool -I FORWARD -i docker9 -j ACCEPT; $tool -I FORWARD -o docker9 -j ACCEPT
+          $tool -t nat -A POSTROUTING -s $([ $tool = iptables ] && echo 172.30.0.0/24 || echo fd00:30::/64) ! -o docker9 -j MASQUERADE
+        done`,
+      );
+  });
+
+  describe.each(FAMILIES)("over IPv%i", (outer) => {
+    beforeAll(async () => {
+      await runner(network(), "r1", 1, outer);
+      await runner(network(), "r2", 2, outer);
+    });
+
+    test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
+      const forged = (name: string) => JOB(name, family).replace(/9$/, "77");
+      const throughHub = async () => [101, await mac("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
+      const toR1 = async () => [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
+      const box = (...words: (string | number)[]) => `ip netns exec box ${python(...words)}`;
+      const user = (...words: (string | number)[]) => `setpriv --reuid=65534 --clear-groups ${python(...words)}`;
+      const results = {
+        "container of a runner": await arrivals(
+          "r2",
+          family,
+          "r1",
+          box(at("hub", outer), 4789, ...(await throughHub())),
+        ),
+        "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), 4789, ...(await toR1()))),
+        "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), 4789, ...(await throughHub()))),
+        "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), 4789, ...(await toR1()))),
+      };
+      expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, 0])));
+      await sh("r1", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r2", family)}`);
+      await sh("hub", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r1", family)}`);
+      await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${JOB("r2", family)}`));
+    });
+  });
+
+  describe.each([4790, 4789])("a workload of another network on a shared host, port %i", (port) => {
+    beforeAll(async () => {
+      await runner(network(), "r1", 1);
+      await runner(network(), "r2", 2);
+      await overlay(third(port), { r1: 1, r2: 2 });
+    });
+
+    test.each(FAMILIES)("reaches no workload, IPv%i", async (family) => {
+      const [source, target] = [THIRD.r1![family].replace(/9$/, "77"), THIRD.r2![family]];
+      const plain = `ip netns exec job ${python(at("r3", 4), port, 601, await mac("r3", "vxth1"), source, target)}`;
+      const inner = THIRD.r1![family];
+      const forged = `echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter; echo 0 >/proc/sys/net/ipv4/conf/kohaku-overlay/rp_filter
+        ip netns exec job sh -ec '
+        ip addr add ${at("r3", 4)}/32 dev lo
+        ip link add evil type vxlan id 601 remote 10.128.64.1 local ${at("r3", 4)} dstport ${port}
+        ip addr add ${source}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}; ip link set evil up
+        ip route add ${inner}/${width(family)} dev evil; ip neigh add ${inner} lladdr ${await insideMac("r1", "third")} dev evil
+        ${ping(inner, "-I evil")}; ip link del evil; ip addr del ${at("r3", 4)}/32 dev lo'`;
+      expect({
+        plain: await arrivals("r2", family, "r1", plain, "third"),
+        forged: await arrivals("r1", family, "r1", forged, "third"),
+      }).toEqual({ plain: 0, forged: 0 });
+      await sh("r1", tries(`ip netns exec third ping -c 1 -W 1 ${THIRD.r2![family]}`));
+    });
   });
 });
 

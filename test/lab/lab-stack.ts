@@ -11,6 +11,7 @@ import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import { resourceOf } from "../../provider/resources";
+import { kohakuRiverNames } from "../../sdk/kohakuriver";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
 /** A lab host without SSH, which has its own tests: the same scripts are run by the same shell. */
@@ -49,21 +50,24 @@ export class LabStack {
   readonly deps: Dependencies;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  /** `elsewhere`: for hosts that are not the lab's. */
-  static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
-    return new LabStack(lab, await openIpam(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
+  /** `elsewhere`: for hosts that are not the lab's. `hosts`: all hosts, instead of the lab's without SSH. */
+  static async on(lab: Lab, store = "memory:", elsewhere?: Hosts, hosts?: Hosts): Promise<LabStack> {
+    return new LabStack(lab, await openIpam(store, { offerTtl: 3600, quarantine: 0 }), elsewhere, hosts);
   }
 
   private constructor(
     readonly lab: Lab,
     readonly pool: Ipam,
     elsewhere?: Hosts,
+    hosts?: Hosts,
   ) {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
     this.deps = fakeDependencies(
-      createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}),
+      createFleet(hosts ?? labHosts(lab, this.unreachable, elsewhere), reconciler, {
+        privateKeyPath: lab.privateKeyPath,
+      }),
       new RunPlan(pool),
     );
   }
@@ -73,7 +77,7 @@ export class LabStack {
   }
 
   network(inputs: Values = {}, hub = "hub"): Promise<Values> {
-    return this.put("OverlayNetwork", "training", { hubConnection: this.at(hub), ...inputs });
+    return this.put("OverlayNetwork", "training", { hubConnection: this.at(hub), ...kohakuRiverNames, ...inputs });
   }
 
   /** Of the network as it is now, on the host of its name. */

@@ -48,10 +48,12 @@ const CASES: [what: string, spoil: () => string, drift: () => string[]][] = [
   [
     "owner of all folders",
     () => "chown 1000 /var/lib/overlay",
-    () =>
-      [record(), "/var/lib/overlay/boot.sh", script()].map(
-        (path) => `file ${path}: owner is 1000, should be 0 (/var/lib/overlay)`,
-      ),
+    () => [
+      `file ${record()}: owner is 1000, should be 0 (/var/lib/overlay)`,
+      "sysctl net.ipv4.ip_forward: owner is 1000, should be 0 (/var/lib/overlay), of its saved former value",
+      "file /var/lib/overlay/boot.sh: owner is 1000, should be 0 (/var/lib/overlay)",
+      `file ${script()}: owner is 1000, should be 0 (/var/lib/overlay)`,
+    ],
   ],
   [
     "an item that is taken out of the record",

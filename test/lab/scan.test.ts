@@ -34,6 +34,7 @@ test("a KohakuRiver overlay becomes a program, with ids and device names, and a 
   );
   expect(stdout.slice(stdout.indexOf("const network"))).toBe(`const network = new overlay.OverlayNetwork("overlay", {
   hubConnection: at("10.254.0.1"),
+  ...overlay.kohakuRiverNames,
   adopt: true,
   hostAccess: "all",
 });
@@ -63,7 +64,12 @@ new overlay.RunnerSubnet("r1", {
 
 test("a lost store is rebuilt from the records on hosts, and the next up changes nothing", async () => {
   const stack = await LabStack.on(lab, ctl.store);
-  await stack.network({ vniBase: 500, subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"], bridgeName: "br-ov" });
+  await stack.network({
+    vniBase: 500,
+    subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"],
+    bridgeName: "br-ov",
+    docker: {},
+  });
   await stack.runner("r1", { runnerName: "gpu-one" });
   await stack.runner("r2");
   const before = await leases();
@@ -83,7 +89,12 @@ test("a lost store is rebuilt from the records on hosts, and the next up changes
   expect((await ctl.run(["recover", ...all, "--yes"])).stderr).toBe("Nothing to do: all 3 leases are in the store.\n");
 
   const again = await LabStack.on(lab, ctl.store);
-  await again.network({ vniBase: 500, subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"], bridgeName: "br-ov" });
+  await again.network({
+    vniBase: 500,
+    subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"],
+    bridgeName: "br-ov",
+    docker: {},
+  });
   const { runnerId } = await again.runner("r2");
   expect(runnerId).toBe(2);
   expect(again.steps()).toEqual({ hub: 0, r2: 0 });
@@ -92,7 +103,12 @@ test("a lost store is rebuilt from the records on hosts, and the next up changes
 
 test("hosts and exports are merged, and refused if they contradict each other", async () => {
   const stack = await LabStack.on(lab, ctl.store);
-  await stack.network({ vniBase: 500, subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"], bridgeName: "br-ov" });
+  await stack.network({
+    vniBase: 500,
+    subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"],
+    bridgeName: "br-ov",
+    docker: {},
+  });
   await stack.runner("r2");
   await stack.pool.end();
   const before = await leases();

@@ -68,12 +68,27 @@ describe.skipIf(!ready)("dialling", () => {
   test("a host that stops answering is detected, and calls that wait for it fail", async () => {
     const server = await serve();
     const host = await open({}, { keepalive: 0.2 }).connect(at(server));
-    const waiting = failure(host.exec("sleep 60"));
+    const waiting = failure(host.exec("(\nsleep 60\n)", "changing it"));
     await sleep(300);
     const session = sessionOf(server);
     process.kill(session, "SIGSTOP");
     const error = await waiting;
-    expect(error.message).toMatch(/^SSH_UNREACHABLE: The connection to .* was lost while running .*stopped answering/);
+    expect(error.message).toMatch(
+      /^SSH_UNREACHABLE: The connection to .* was lost while changing it: the host stopped answering/,
+    );
+    process.kill(session, "SIGKILL");
+  });
+
+  test("a host that does not answer on an open connection is said not to answer, and not to lack sessions", async () => {
+    const server = await serve();
+    const host = await open({ connectTimeout: 1 }).connect(at(server));
+    await host.exec("true");
+    const session = sessionOf(server);
+    process.kill(session, "SIGSTOP");
+    const { message } = await failure(host.exec("true", "reading its state"));
+    expect(message).toMatch(
+      /^SSH_UNREACHABLE: 127.0.0.1:\d+ stopped answering on an open connection, before reading its state: no answer in 1 s\. Nothing was changed in this step\. Check that the host is up, and that neither a firewall/,
+    );
     process.kill(session, "SIGKILL");
   });
 

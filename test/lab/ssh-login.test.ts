@@ -51,7 +51,8 @@ describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
 
   test("a password", async () => {
     const way = at(main, { user: "alice", password: USERS.alice.password, privateKeyPath: undefined, sudo: false });
-    expect((await (await open().connect(way)).exec("id -un")).stdout).toBe("alice\n");
+    const error = await failure((await open().connect(way)).exec("id -un"));
+    expect(error.message).toContain("SSH_SUDO: User alice is not root on");
   });
 
   test.each<[string, () => Partial<Connection>, RegExp]>([
@@ -108,7 +109,8 @@ describe.skipIf(!ready)("concurrent logins", () => {
     const old = at(server, { privateKeyPath: makeKey(folder, "older") });
     const alice = { user: "alice", password: USERS.alice.password, privateKeyPath: undefined, sudo: false };
     const host = await open().connect(old, [at(server, alice)]);
-    for (const script of ["id -un", "id -un"]) expect((await host.exec(script)).stdout).toBe("alice\n");
+    for (const script of ["id -un", "id -un"])
+      expect((await failure(host.exec(script))).message).toContain("SSH_SUDO: User alice is not root on");
     expect(server.log().match(/authenticating user root/g)).toHaveLength(1);
   });
 

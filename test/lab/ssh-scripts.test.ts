@@ -76,10 +76,11 @@ describe.skipIf(!ready)("exec", () => {
   test("a user without rights and with sudo: false is refused before anything is changed", async () => {
     const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined, sudo: false };
     const host = await open().connect(at(main, bob));
-    const error = await failure(host.withLock("bob", (shell) => shell.run("id")));
-    expect(error.message).toMatch(
-      /^SSH_SUDO: User bob is not root on .*, and the connection says sudo: false\. Leave sudo out/,
-    );
+    const errors = [await failure(host.exec("id")), await failure(host.withLock("bob", (shell) => shell.run("id")))];
+    for (const { message } of errors)
+      expect(message).toMatch(
+        /^SSH_SUDO: User bob is not root on .*, and the connection says sudo: false\. Leave sudo out/,
+      );
   });
 
   // BusyBox as sh prefers its own ip to the one in PATH.

@@ -115,3 +115,17 @@ test("the requested values of the first turn go to every resource", async () => 
   expect(new Set(texts).size).toBe(1);
   expect(texts[0]!.split(" ").sort()).toEqual(["HASH=10.0.0.2", "HASH=?"]);
 });
+
+test.each([
+  [{ "overlay:stoer": "sqlite:x" }, "SETTING_INVALID: There is no setting overlay:stoer. Did you mean overlay:store?"],
+  [
+    { "overlay:colour": "red" },
+    "SETTING_INVALID: There is no setting overlay:colour. Known settings: store, storeToken,",
+  ],
+])("a setting that does not exist is refused: %o", (config, error) => {
+  pulumi.runtime.setAllConfig(config);
+  expect(() => address("a")).toThrow(error);
+  pulumi.runtime.setAllConfig({ "overlay:store": "sqlite:x", "project:stoer": "of the program" });
+  expect(() => address("a")).not.toThrow();
+  pulumi.runtime.setAllConfig({});
+});

@@ -66,7 +66,10 @@ test("drift with text of a host cannot control a terminal or forge a line", asyn
   });
   const made = await stage.of("OverlayNetwork").create(inputs);
   expect(made.props.drift).toEqual([`192.0.2.2: ${HARMLESS}\\nerror: forged`]);
-  expect(stage.warnings).toEqual(made.props.drift);
+  expect(stage.warnings).toEqual([
+    `drift of OverlayNetwork training: 192.0.2.1: ${HARMLESS}\\nerror: forged`,
+    `192.0.2.2: ${HARMLESS}\\nerror: forged`,
+  ]);
 });
 
 test("the names of a host's containers and networks are one line without control characters", () => {

@@ -91,12 +91,12 @@ test.each<[name: string, start: string, again: string[], stop: string]>([
   },
 );
 
-const ZONES = "firewall-cmd --get-zone-of-interface=kohaku-overlay; iptables -S INPUT | grep -o OVERLAY-IN; :";
+const ZONES = "firewall-cmd --get-zone-of-interface=overlay-br; iptables -S INPUT | grep -o OVERLAY-IN; :";
 
 /** A network namespace on the runner's bridge. */
 const START_WORKLOAD = [
   "ip netns add workload && ip link add to-workload type veth peer name eth0 netns workload",
-  "ip link set to-workload master kohaku-overlay up && ip -n workload link set eth0 up",
+  "ip link set to-workload master overlay-br up && ip -n workload link set eth0 up",
   "ip -n workload addr add 10.128.64.7/18 dev eth0 && ip -n workload route add default via 10.128.64.1",
 ].join(" && ");
 
@@ -192,8 +192,8 @@ test("Docker keeps our bridge in its own zone of firewalld, and both may be rest
   for (const command of ["systemctl restart docker", "systemctl restart firewalld"]) {
     await must(command);
     await settled();
-    await must('until [ "$(firewall-cmd --get-zone-of-interface=kohaku-overlay)" = docker ]; do sleep 2; done');
-    await must("docker network inspect kohakuriver-overlay");
+    await must('until [ "$(firewall-cmd --get-zone-of-interface=overlay-br)" = docker ]; do sleep 2; done');
+    await must("docker network inspect pulumi-overlay");
     await expectPings();
     await expectNoDrift();
   }

@@ -65,7 +65,7 @@ async function lastRun(vm: Vm): Promise<number> {
 test("up configures them, with a dummy device, MACs that udev does not change, and enabled units", async () => {
   await stack.mustUp();
   await ping();
-  expect(await must(hub, "ip -d link show kohaku-host")).toContain("dummy");
+  expect(await must(hub, "ip -d link show overlay-hub")).toContain("dummy");
   for (const vm of [hub, runner]) {
     expect(await must(vm, "systemctl is-enabled overlay-network overlay-network-reload; udevadm settle")).toBe(
       "enabled\nenabled",
@@ -133,7 +133,7 @@ test("Docker is installed later, is restarted, and starts after the overlay at b
   await must(runner, "sync");
   await runner.cutPower();
   await runner.start();
-  await until("Docker is up", async () => (await runner.exec("docker network inspect kohakuriver-overlay")).code === 0);
+  await until("Docker is up", async () => (await runner.exec("docker network inspect pulumi-overlay")).code === 0);
   const dockerStarted = await must(runner, "systemctl show -P ExecMainStartTimestampMonotonic docker");
   expect(await lastRun(runner)).toBeLessThan(Number(dockerStarted));
   await ping();
@@ -144,7 +144,7 @@ test("destroy removes unit, scripts and records", async () => {
   await stack.destroy();
   for (const vm of [hub, runner]) {
     const left =
-      "ls -d /var/lib/overlay; find /etc/systemd -name '*overlay*'; ip -br link | grep -E 'vxkr|kohaku'; iptables-save | grep OVERLAY; :";
+      "ls -d /var/lib/overlay; find /etc/systemd -name '*overlay*'; ip -br link | grep -E 'ovl|kohaku'; iptables-save | grep OVERLAY; :";
     expect(await must(vm, left)).toBe("");
     expect((await vm.exec(`systemctl cat ${SERVICE}`)).code).not.toBe(0);
   }
@@ -153,7 +153,7 @@ test("destroy removes unit, scripts and records", async () => {
 /** Our objects in the kernel, without counters and carrier states. */
 async function overlayOf(vm: Vm): Promise<string> {
   const look =
-    "ip -br link show type vxlan; ip -br -4 addr | grep -E 'vxkr|kohaku'; ip route show proto 183; iptables-save | grep OVERLAY";
+    "ip -br link show type vxlan; ip -br -4 addr | grep -E 'ovl|kohaku'; ip route show proto 183; iptables-save | grep OVERLAY";
   return (await must(vm, look)).replaceAll(/\b(UP|DOWN|UNKNOWN)\b|<.*>|\[.*\]/g, "").replaceAll(/[ \t]+/g, " ");
 }
 

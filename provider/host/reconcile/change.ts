@@ -15,6 +15,9 @@ import type { Accepted, ApplyRequest } from "./requests";
 
 /** Applies the steps of accepted requests to a host, and verifies the result. */
 
+/** For errors. */
+export const CHANGING = "changing it";
+
 export const acceptedRequests = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
 
 /** Writes the records, applies the steps and reads back, in one message; in several if a step could cut SSH. */
@@ -32,7 +35,7 @@ export async function applySteps(
   const risky = findRiskySteps(steps, facts);
   if (risky.length === 0) {
     const readback = renderReadback(accepted, facts);
-    return { script, result: await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readback}`) };
+    return { script, result: await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readback}`, CHANGING) };
   }
   const change = { steps, states: acceptedRequests(accepted), risky, records, invalidFiles, before: facts };
   return { script, result: await applyGuarded(host, shell, change, revertAfter) };
@@ -104,7 +107,7 @@ export async function withLostPorts(
 ): Promise<{ steps: Step[]; warnings: string[] }> {
   const bridges = findLostBridges(steps, desiredStates, facts);
   if (bridges.length === 0) return { steps, warnings: [] };
-  const { stdout } = await shell.run(PORTS_SCRIPT);
+  const { stdout } = await shell.run(PORTS_SCRIPT, "looking for the ports of a bridge");
   const found = parsePortFacts(stdout);
   if (!found) return { steps, warnings: bridges.map(({ link }) => unreadPortsText(link)) };
   const lost = new Map(bridges.map(({ step, link, desired }) => [step, findLostPorts(link, desired, found, facts)]));
@@ -123,7 +126,7 @@ export async function findUnpluggedPorts(shell: Shell, steps: Step[]): Promise<s
   const warnings: string[] = [];
   for (const { item, ports = [] } of steps) {
     if (item.kind !== "link" || ports.length === 0) continue;
-    const { stdout } = await shell.run(`ls /sys/class/net/${item.name}/brif`);
+    const { stdout } = await shell.run(`ls /sys/class/net/${item.name}/brif`, "reading the ports of a bridge");
     const plugged = new Set(stdout.split("\n"));
     for (const port of ports.filter((each) => !plugged.has(each)))
       warnings.push(`${port} could not be attached again: \`ip link set dev ${port} master ${item.name}\`.`);

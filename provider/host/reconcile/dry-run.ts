@@ -27,7 +27,7 @@ export interface DryRun {
 
 /** What an apply of these requests would do to the host: removals first. Changes nothing, and takes no lock. */
 export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryRun> {
-  const facts = parseHostFacts(host, await host.exec(preflightScript(requests)));
+  const facts = parseHostFacts(host, await host.exec(preflightScript(requests), "reading its state"));
   await findLostRecords(requests, facts);
   const refused: unknown[] = [];
   const removals = requests.filter(({ items }) => items.length === 0).map((request) => adaptToHost(request, facts));

@@ -38,13 +38,16 @@ export async function applyGuarded(
   const made = await requireConfirmation(host, change, seconds, async () => {
     const result = await withTimeout(
       seconds / 4,
-      shell.run(wrapApply(`${arm}\n${renderChange(now, records, invalidFiles)}`)),
+      shell.run(wrapApply(`${arm}\n${renderChange(now, records, invalidFiles)}`), "changing it"),
     );
-    const { code } = await host.exec(renderCancelTimer(id), { anew: seconds / 2 });
+    const { code } = await host.exec(renderCancelTimer(id), "confirming the change", { anew: seconds / 2 });
     if (code !== 0) throw new Error("its timer could not be cancelled in time.");
     return result;
   });
-  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLast), []))}\n${inspectScript(states)}`);
+  const last = await shell.run(
+    `${wrapApply(renderChange(steps.filter(isLast), []))}\n${inspectScript(states)}`,
+    "changing it",
+  );
   return { code: last.code, stdout: made.stdout + last.stdout, stderr: made.stderr + last.stderr };
 }
 

@@ -15,14 +15,14 @@ import type { ApplyRequest, CheckRequest, RecordChange } from "./requests";
 
 /** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
-  parseHostFacts(host, await host.exec(inspectScript(states)));
+  parseHostFacts(host, await host.exec(inspectScript(states), "reading its state"));
 
 export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResult): Facts {
   if (code === 127) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
       `${host.name} has no '${stderr.trim().split("\n").at(-1)}'.`,
-      "Install it there (Debian: apt-get install iproute2 iptables coreutils mawk).",
+      "Install it there (Debian: apt-get install iproute2 iptables coreutils findutils mawk).",
     );
   }
   if (code !== 0) throw commandFailedError(host, String(code), stderr, FACTS_SCRIPT, []);

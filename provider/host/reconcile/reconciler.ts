@@ -162,7 +162,7 @@ async function inspectWithoutLock(host: Host, jobs: Job[], later: Job[], options
 
 /** Facts with what is read only before a change, without the host's lock. */
 const readPreflightFacts = async (host: Host, requests: DesiredState[]): Promise<Facts> =>
-  parseHostFacts(host, await host.exec(preflightScript(requests)));
+  parseHostFacts(host, await host.exec(preflightScript(requests), "reading its state"));
 
 /**
  * Jobs that arrived while the host was being read join this conversation: nothing of ours has changed the host since. The files that
@@ -248,7 +248,10 @@ async function applyUnderLock(
   options: ReconcileOptions,
 ): Promise<number> {
   const requests = requestsOf(jobs);
-  const facts = parseHostFacts(host, await shell.run(`${REVERT_UNCONFIRMED}\n${preflightScript(requests)}`));
+  const facts = parseHostFacts(
+    host,
+    await shell.run(`${REVERT_UNCONFIRMED}\n${preflightScript(requests)}`, "reading its state"),
+  );
   await findLostRecords(requests, facts);
   mergeWaiting(jobs, later, requests, facts, () => true);
   await answerInspections(host, jobs, facts);
@@ -271,7 +274,7 @@ async function applyUnderLock(
   }
   const final = renderFinalRecords(passed, facts);
   if (final) {
-    const { code, stderr } = await shell.run(final);
+    const { code, stderr } = await shell.run(final, "writing its records");
     if (code !== 0) throw commandFailedError(host, String(code), stderr, final, []);
   }
   for (const { job, desired } of passed) job.done(inspectResult(desired, facts, []));

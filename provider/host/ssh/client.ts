@@ -98,7 +98,7 @@ export class SshClient {
       let late = false;
       const timer = setTimeout(() => {
         late = true;
-        reject(new ChannelNotOpened(`no answer in ${limit / 1000} s`));
+        reject(new ChannelNotOpened(`no answer in ${Math.ceil(limit / 100) / 10} s`));
       }, limit);
       const fail = (error: Error & { reason?: number }) => {
         clearTimeout(timer);

@@ -17,8 +17,8 @@ import {
 import { ChannelNotOpened, Semaphore, type SshClient } from "./client";
 import { type Credentials, DialFailed, DialRetries, dial, readCredentials } from "./dial";
 import { HostKeys } from "./host-keys";
-import { type RootShell, rootCommand, ShellSession } from "./shell";
-import { sessionRefusedError } from "./shell-errors";
+import { type RootShell, rootCommand, runningText, ShellSession } from "./shell";
+import { noSessionError, sessionRefusedError } from "./shell-errors";
 
 /** Hosts over SSH: shared connections, commands, and root shells under the host's lock. */
 
@@ -90,10 +90,10 @@ class SshHost implements Host {
     this.id = hostId(choices[0]);
   }
 
-  async exec(script: string, { anew }: { anew?: number } = {}): Promise<CommandResult> {
+  async exec(script: string, step = runningText(script), { anew }: { anew?: number } = {}): Promise<CommandResult> {
     this.stats.execs++;
-    const runScript = (session: ShellSession): Promise<CommandResult> => session.runOnce(script);
-    if (anew === undefined) return this.#withShell(undefined, runScript);
+    const runScript = (session: ShellSession): Promise<CommandResult> => session.runOnce(script, step);
+    if (anew === undefined) return this.#withShell(undefined, step, runScript);
     const [connection] = this.choices;
     const client = await this.clients.openNew(connection, anew);
     try {
@@ -107,7 +107,7 @@ class SshHost implements Host {
     const wait = Math.max(1, Math.ceil(this.settings.operationTimeout / 2));
     return this.lock.run(() => {
       this.stats.conversations++;
-      return this.#withShell({ holder, wait }, async (session) => {
+      return this.#withShell({ holder, wait }, "locking it", async (session) => {
         await session.start(wait + this.settings.connectTimeout, wait);
         return session.whileAlive(work(session));
       });
@@ -117,6 +117,7 @@ class SshHost implements Host {
   /** A connection may have broken since its last use. Nothing has run then, so it is dialled again, once. */
   async #withShell<T>(
     lock: RootShell["lock"],
+    step: string,
     use: (session: ShellSession) => Promise<T>,
     mayRedial = true,
   ): Promise<T> {
@@ -125,8 +126,10 @@ class SshHost implements Host {
       return await this.#openShell(choice, this.settings.operationTimeout, lock, use);
     } catch (error) {
       if (!(error instanceof ChannelNotOpened)) throw error;
-      if (choice.client.lost && mayRedial) return this.#withShell(lock, use, false);
-      throw sessionRefusedError(this.name, error);
+      if (choice.client.lost && mayRedial) return this.#withShell(lock, step, use, false);
+      throw error.refusal === undefined
+        ? noSessionError(this.name, step, error)
+        : sessionRefusedError(this.name, step, error);
     }
   }
 
@@ -138,7 +141,8 @@ class SshHost implements Host {
   ): Promise<T> {
     const mark = `overlay-${randomBytes(16).toString("hex")}`;
     const sudo = usesSudo(connection);
-    const command = rootCommand({ mark, sudo, limit: operationTimeout, ...(lock && { lock }) });
+    const mayLackRights = !sudo && userOf(connection) !== "root";
+    const command = rootCommand({ mark, sudo, mayLackRights, limit: operationTimeout, ...(lock && { lock }) });
     const context = { name: this.name, user: userOf(connection), sudo, operationTimeout, lost: () => client.lost };
     return client.session(command, this.settings.connectTimeout * 1000, async (channel) => {
       const session = new ShellSession(channel, context, mark);

@@ -31,11 +31,21 @@ export function connectionLostError({ name }: ShellContext, doing: string, reaso
   );
 }
 
-/** The connection is open, but the host opens no channel on it. */
-export function sessionRefusedError(name: string, cause: Error): OverlayError {
+/** The connection was open, and the host did not answer when a channel was to be opened. */
+export function noSessionError(name: string, step: string, cause: Error): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
-    `${name} refuses a session on an open connection: ${cause.message}.`,
+    `${name} stopped answering on an open connection, before ${step}: ${cause.message}. Nothing was changed in this step.`,
+    "Check that the host is up, and that neither a firewall nor the network in between drops packets; then run it again.",
+    cause,
+  );
+}
+
+/** The connection is open, but the host refuses a channel on it. */
+export function sessionRefusedError(name: string, step: string, cause: Error): OverlayError {
+  return new OverlayError(
+    "SSH_UNREACHABLE",
+    `${name} refuses a session on an open connection, before ${step}: ${cause.message}.`,
     "Look at MaxSessions in its sshd_config (10 are usual) and at its log.",
     cause,
   );
@@ -50,6 +60,10 @@ export function shellRefusedError(context: ShellContext, exit: number | undefine
   if (!sudo) {
     const fix = `Give ${user} a login shell that runs commands, without a forced command.`;
     return new OverlayError("HOST_COMMAND_FAILED", `${name} starts no shell for ${user} ${said}.`, fix);
+  }
+  if (/sudo\S*: (command )?not found/.test(stderr)) {
+    const fix = `Install it there (Debian: apt-get install sudo), and allow \`${user} ALL=(root) NOPASSWD: ALL\`; or connect as root.`;
+    return new OverlayError("SSH_SUDO", `${name} has no \`sudo\`, and user ${user} is not root.`, fix);
   }
   return new OverlayError(
     "SSH_SUDO",

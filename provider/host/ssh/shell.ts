@@ -29,6 +29,8 @@ import {
 export interface RootShell {
   mark: string;
   sudo: boolean;
+  /** The user may not be root, and has no sudo: that is checked first, or tools would fail one by one. */
+  mayLackRights?: boolean;
   /** Seconds after which the host itself ends the shell, in any case. */
   limit: number;
   lock?: { holder: string; wait: number };
@@ -49,7 +51,8 @@ const BE_ROOT = '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };';
 
 const READY = 'echo "$m ready"; echo "$m ready" >&2;';
 
-const UNLOCKED = `${startScript("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
+const unlocked = (mayLackRights: boolean): string =>
+  `${startScript("timeout")} ${mayLackRights ? `${BE_ROOT} ` : ""}${READY} exec timeout -k 5 "$2" sh`;
 
 // Without -o a background child would keep the lock, and without timeout a client that was stopped would, for ever.
 const LOCKED = [
@@ -66,10 +69,10 @@ const HOLD = [
   `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${LOCK_HOLDER_FILE}; ${READY} sh; exit`,
 ].join(" ");
 
-export function rootCommand({ mark, sudo, limit, lock }: RootShell): string {
+export function rootCommand({ mark, sudo, mayLackRights = false, limit, lock }: RootShell): string {
   const shell = lock
     ? [LOCKED, "overlay", mark, wholeSeconds(limit), wholeSeconds(lock.wait), toPrintable(lock.holder), HOLD]
-    : [UNLOCKED, "overlay", mark, wholeSeconds(limit)];
+    : [unlocked(mayLackRights), "overlay", mark, wholeSeconds(limit)];
   const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
   return asRoot + ["sh", "-c", ...shell].map(quoteIfNeeded).join(" ");
 }
@@ -220,8 +223,8 @@ export class ShellSession implements Shell {
     this.#allow(this.context.operationTimeout);
   }
 
-  async run(script: string): Promise<CommandResult> {
-    this.#doing = `running \`${firstLine(script)}\``;
+  async run(script: string, step = runningText(script)): Promise<CommandResult> {
+    this.#doing = step;
     this.channel.write(scriptCommand(this.mark, script));
     const [out, err] = await Promise.all([this.#out.next(), this.#err.next()]);
     if (out.word === undefined || err.word === undefined) throw await this.#explainEnd(err, shellEndedError);
@@ -232,9 +235,9 @@ export class ShellSession implements Shell {
    * Runs one script and no other. It is sent, and the input ends, before the shell has reported its start: that saves two
    * round trips.
    */
-  async runOnce(script: string): Promise<CommandResult> {
+  async runOnce(script: string, step: string): Promise<CommandResult> {
     const begun = this.start(this.context.operationTimeout);
-    const answer = this.run(script);
+    const answer = this.run(script, step);
     this.channel.end();
     // An error of the shell shows in both; that of its start is more specific.
     answer.catch(() => {});
@@ -294,4 +297,6 @@ async function waitBriefly(event: Promise<void>): Promise<void> {
   clearTimeout(limit);
 }
 
-const firstLine = (script: string): string => (script.trim().split("\n")[0] ?? "").slice(0, 60);
+/** The step of a script that has no other name. */
+export const runningText = (script: string): string =>
+  `running \`${(script.trim().split("\n")[0] ?? "").slice(0, 60)}\``;

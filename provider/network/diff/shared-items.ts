@@ -1,5 +1,5 @@
 import { FAMILIES, subnetOf, tryParseIp } from "../../addressing/ip";
-import { INPUT, observedRules, REST } from "../kinds/firewall";
+import { GUARD, INPUT, OUT, observedRules, PRE, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import { type FirewallRule, type Item, unhandledKind } from "../model/items";
 
@@ -83,27 +83,33 @@ const ownDevices = (plan: Item[]): Set<string> =>
 const operandsOf = (rule: string): Set<string> =>
   new Set(rule.split(" ").flatMap((word) => [word, word.replace(/\/(32|128)$/, "")]));
 
-/** The port of a rule that accepts VXLAN from a peer, or drops it from all others; see `planPeer`. */
+const TUNNEL_CHAINS = [INPUT, PRE, GUARD, OUT];
+
+/** The port of a rule about tunnels, and the peer that it names: see `planPeer` and plan/tunnel-port.ts. */
 function parseVxlanRule({ chain, rule }: FirewallRule): { remote?: string; port: number } | undefined {
-  const [, remote, port] = /^(?:-s (\S+)\/\d+ )?-p udp -m udp --dport (\d+) -j (?:ACCEPT|DROP)$/.exec(rule) ?? [];
-  if (chain !== INPUT.chain || port === undefined) return undefined;
+  const accept = /^(?:-s (\S+)\/\d+ )?-p udp -m udp --dport (\d+) -j (?:ACCEPT|DROP)$/;
+  const guard = /^(?:-[io] (?:\S+) )?()-p udp -m udp --dport (\d+) (?:-m addrtype .*|-m owner .*)?-j (?:RETURN|DROP)$/;
+  const [, remote, port] = (chain === INPUT.chain ? accept : guard).exec(rule) ?? [];
+  if (port === undefined || !TUNNEL_CHAINS.some((each) => each.chain === chain)) return undefined;
   return { ...(remote && { remote }), port: Number(port) };
 }
 
 /**
- * Rules about VXLAN in our chain, for a removal without a record: those of other programs' peers, and those that stayed
+ * Rules about VXLAN in our chains, for a removal without a record: those of other programs' peers, and those that stayed
  * for owners whose records are lost, are in no other plan.
  */
 export const findTunnelRules = (network: string, facts: Facts): FirewallRule[] =>
   isStatic(network)
     ? []
-    : FAMILIES.flatMap((family) => {
-        const place = { family, table: INPUT.table, chain: INPUT.chain };
-        const rules = observedRules(facts, place, INPUT.chain).map(
-          (rule): FirewallRule => ({ kind: "rule", ...place, rule }),
-        );
-        return rules.filter((rule) => parseVxlanRule(rule) !== undefined);
-      });
+    : FAMILIES.flatMap((family) =>
+        TUNNEL_CHAINS.flatMap(({ table, chain }) => {
+          const place = { family, table, chain };
+          const rules = observedRules(facts, place, chain).map(
+            (rule): FirewallRule => ({ kind: "rule", ...place, rule }),
+          );
+          return rules.filter((rule) => parseVxlanRule(rule) !== undefined);
+        }),
+      );
 
 /** Tunnels on the host that are not in the plan, on this port and to this peer. */
 function findOtherTunnels(

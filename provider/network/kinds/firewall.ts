@@ -74,8 +74,10 @@ export const ruleKind: ItemKind<FirewallRule> = {
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare(item, facts) {
-    if (countCopies(item, facts) === 0) return undefined;
-    return isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
+    const copies = countCopies(item, facts);
+    if (copies === 0) return undefined;
+    const misplaced = isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
+    return [...misplaced, ...mismatch("number of copies", copies, 1)];
   },
   render: renderRule,
   bootSteps: (item) => (item.transient ? [] : [{ verb: "add", item }]),
@@ -193,6 +195,16 @@ export const ICMP_REDIRECT: Record<Family, string> = {
   4: "-p icmp -m icmp --icmp-type 5",
   6: "-p ipv6-icmp -m icmp6 --icmpv6-type 137",
 };
+
+/** Packets from sockets of users other than root. The opposite, `! --uid-owner 0`, would match what has no socket, too. */
+export const USERS = "-m owner --uid-owner 1-4294967294";
+
+/** Of packets of users that enter a tunnel: one bit, high up, where none of the known users of marks has its own. */
+export const TUNNEL_USER_MARK = "0x20000000/0x20000000";
+
+/** Marks packets of users that enter a tunnel by this device: see plan/tunnel-port.ts. */
+export const markUsersRule = (device: string): string =>
+  `-o ${device} ${USERS} -j MARK --set-xmark ${TUNNEL_USER_MARK}`;
 
 export const acceptPeerRule = (remote: string, port: number): string =>
   `-s ${remote}/${addressBits(familyOfIp(remote))} -p udp -m udp --dport ${port} -j ACCEPT`;

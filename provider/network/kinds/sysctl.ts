@@ -3,6 +3,7 @@ import type { Facts } from "../model/facts";
 import { FORWARDING, mismatch, type Step, type Sysctl } from "../model/items";
 import { RECORD_DIR, sysctlPath } from "../model/record";
 import { quote, renderWriteFiles, textFile, WARNING_PREFIX } from "../render/shell";
+import { compareAccess } from "./file";
 import { observedRules, REST } from "./firewall";
 import type { ItemKind } from "./kind";
 
@@ -14,17 +15,23 @@ export const sysctlKind: ItemKind<Sysctl> = {
   isUnique: false,
   toRecord: (item) => item,
   resets: {},
-  readFrom: { before: ["sysctls"], after: ["sysctls"] },
+  readFrom: { before: ["sysctls", "access"], after: ["sysctls", "access"] },
   readBack: () => ({}),
   restoresFormerState: true,
   disappearsWith: () => undefined, // the former value of a device's setting is saved, and must be removed
   compare({ key, value }, facts) {
     const observed = facts.sysctls.get(key);
-    return observed === undefined ? undefined : [...mismatch("value", observed, value), ...compareSaved(key, facts)];
+    if (observed === undefined) return undefined;
+    return [
+      ...mismatch("value", observed, value),
+      ...compareSaved(key, facts),
+      ...compareAccess(savedSysctlPath(key), facts).map((text) => `${text}, of its saved former value`),
+    ];
   },
   render({ verb, item: { key, value }, keepsValue = false, formerValue }, parts) {
     if (verb === "remove") parts.shell.push(restoreSysctl(key, keepsValue, formerValue));
     else {
+      if (verb === "change") parts.saves.push(closeSaved(key));
       if (formerValue !== undefined) parts.saves.push(saveSysctl(key, formerValue));
       parts.late.push(setSysctl(key, value));
     }
@@ -87,6 +94,12 @@ const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.rep
 /** The setting of a device disappears with the device, and gets the kernel's default with a new one. An empty file holds no value. */
 const saveSysctl = (key: string, value: string): string =>
   `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(savedSysctlPath(key))} ] || ${renderWriteFiles([textFile(savedSysctlPath(key), value)])}; }`;
+
+/** Only root may change it. */
+function closeSaved(key: string): string {
+  const paths = [RECORD_DIR, `${RECORD_DIR}/former`, savedSysctlPath(key)].map(quote).join(" ");
+  return `{ [ ! -e ${quote(savedSysctlPath(key))} ] || { chown 0:0 ${paths} && chmod go-w ${paths}; }; }`;
+}
 
 const setSysctl = (key: string, value: string): string =>
   `{ [ ! -e ${sysctlPath(key)} ] || echo ${quote(value)} >${sysctlPath(key)}; }`;

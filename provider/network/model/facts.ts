@@ -4,7 +4,7 @@ import type { DockerSubnet, HostRecord, Route, Vxlan } from "./items";
 /** The observed state of a host, as far as it concerns us. */
 export interface Facts {
   links: Map<string, LinkFact>;
-  /** `10.128.64.1/18 kohaku-overlay` */
+  /** `10.128.64.1/18 overlay-br` */
   addresses: Set<string>;
   routes: RouteFact[];
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
@@ -95,6 +95,8 @@ export interface ServiceFact {
 
 /** A route of the host. */
 export interface RouteFact extends Omit<Route, "kind"> {
+  /** Of a route with several next hops. */
+  nexthopDevices?: string[];
   protocol: string;
   unreachable: boolean;
   /** As `ip route` prints it, but for its table; absent in routes of our own. */
@@ -217,8 +219,8 @@ export type FactsPart =
   /** iptables-save and ip6tables-save; after a change the latter only with IPv6. */
   | "rules4"
   | "rules6"
-  /** Devices on which forwarding is off. */
-  | "forwarding"
+  /** Devices on which forwarding is off, or sources are checked. */
+  | "netconf"
   /** Settings, and their former values that we have saved. */
   | "sysctls"
   /** Hashes of files. */

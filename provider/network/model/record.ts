@@ -51,7 +51,7 @@ export const isOwnPath = (path: string): boolean =>
   !SERVICES.some((name) => path.split("/").some((part) => part === name || part === `${name}.d`));
 
 /** The paths of such files in all records. A file that is no longer desired is in no request. */
-export const RECORDED_FILES = `$(grep -aohsE '${OWN_FILE}' ${RECORD_DIR}/*/*.json)`;
+export const RECORDED_FILES = `$(grep -aFhs '"/etc/' ${RECORD_DIR}/*/*.json | grep -aoE '${OWN_FILE}')`;
 
 /** A path below /proc/sys is its key with dots and slashes exchanged. */
 export const swapDotsAndSlashes = (text: string): string =>
@@ -290,8 +290,24 @@ export const isInvalidRecord = (parsed: items.HostRecord | InvalidRecord): parse
 
 const MAX_RECORD_CHARS = 1024 * 1024;
 
+type ParsedRecord = items.HostRecord | InvalidRecord;
+
+/** By file and text. A hub has hundreds of records, and a run reads it several times. */
+const parsedRecords = new Map<string, ParsedRecord>();
+const MAX_PARSED_RECORDS = 5000;
+
 /** Anything but the record that belongs into this file is returned as invalid, and never used. */
-export function parseRecord(file: string, text: string): items.HostRecord | InvalidRecord {
+export function parseRecord(file: string, text: string): ParsedRecord {
+  const key = `${file}:${text}`;
+  const known = parsedRecords.get(key);
+  if (known) return known;
+  const parsed = parseRecordText(file, text);
+  if (parsedRecords.size >= MAX_PARSED_RECORDS) parsedRecords.clear();
+  parsedRecords.set(key, parsed);
+  return parsed;
+}
+
+function parseRecordText(file: string, text: string): ParsedRecord {
   const owner = parseOwnerPath(file);
   const invalid = (reason: string): InvalidRecord => ({ file, ...owner, reason });
   if (text.length > MAX_RECORD_CHARS) return invalid(`it has ${text.length} characters`);

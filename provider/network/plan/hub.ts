@@ -8,6 +8,7 @@ import {
   GUARD,
   ICMP_REDIRECT,
   INPUT,
+  markUsersRule,
   NAT,
   OUT,
   PRE,
@@ -27,8 +28,8 @@ import {
 /**
  * Hub topology. One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge:
  *
- *   hub   hubInterface hubIp/32 · unreachable CIDR · vxkr1 .254 ═══ VXLAN ═══ vxkr1 ─ bridge .1   runner 1
- *                                                  · vxkr2 .254 ═══ VXLAN ═══ vxkr2 ─ bridge .1   runner 2
+ *   hub   hubInterface hubIp/32 · unreachable CIDR · ovl1 .254 ═══ VXLAN ═══ ovl1 ─ bridge .1   runner 1
+ *                                                  · ovl2 .254 ═══ VXLAN ═══ ovl2 ─ bridge .1   runner 2
  *
  * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns the items that a host
  * must have and contacts no host: addresses and MTU of the underlay are arguments.
@@ -229,6 +230,7 @@ const planHubRules = (network: Isolation): Item[] =>
       ...planChainRules(GUARD, family, [RETURN_TRACKED, `${between} -j RETURN`]),
       ...planChainRules(FORWARD, family, [`${between} -j ACCEPT`]),
       ...planChainRules(INPUT, family, acceptsOnHost(network.hostAccess, family, cidr, devices)),
+      ...planChainRules(OUT, family, [markUsersRule(devices)]),
     ];
   });
 
@@ -251,13 +253,11 @@ function planTunnelRules(network: Isolation, runnerId: number, device: string, t
 }
 
 /**
+ * A runner: its bridge sends with addresses of its subnet, and receives from elsewhere only replies and packets with DNAT.
+ *
  * What workloads send to other runners leaves by the bridge on which it arrived. For that the kernel would send them ICMP redirects, and for
  * 300 s they would send to the hub themselves, past the rules of the runner.
  */
-const planNoRedirects = (family: Family, bridge: string): Item[] =>
-  planChainRules(OUT, family, [`-o ${bridge} ${ICMP_REDIRECT[family]} -j DROP`]);
-
-/** A runner: its bridge sends with addresses of its subnet, and receives from elsewhere only replies and packets with DNAT. */
 function planRunnerRules(network: Isolation, runnerId: number, bridge: string, tunnel: Vxlan): Item[] {
   return [
     ...planPeer(tunnel),
@@ -280,7 +280,7 @@ function planRunnerRules(network: Isolation, runnerId: number, bridge: string, t
           `! -s ${subnet} -i ${bridge} ! -o ${bridge} -j DROP`,
           dropFromOutside,
         ]),
-        ...planNoRedirects(family, bridge),
+        ...planChainRules(OUT, family, [`-o ${bridge} ${ICMP_REDIRECT[family]} -j DROP`, markUsersRule(bridge)]),
         ...planChainRules(FORWARD, family, [
           `-i ${bridge} -o ${bridge} -j ACCEPT`,
           `-o ${bridge} ${MATCH_REPLIES} -j ACCEPT`,

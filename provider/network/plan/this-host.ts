@@ -3,7 +3,16 @@ import { isOwnRecord, isTunnelOfNetwork, unlistedOwners, withAdoptedMacs } from 
 import { findTunnelRules } from "../diff/shared-items";
 import { appliesToHost, withResets } from "../kinds";
 import { devicesWithAddress, formerPeer } from "../kinds/device";
-import { acceptPeerRule, dropVxlanRule, FORWARD, GUARD, INPUT, planChainRules, REST } from "../kinds/firewall";
+import {
+  acceptPeerRule,
+  dropVxlanRule,
+  FORWARD,
+  GUARD,
+  INPUT,
+  markUsersRule,
+  planChainRules,
+  REST,
+} from "../kinds/firewall";
 import { ACCEPT_RA, formerForwarding } from "../kinds/sysctl";
 import { zoneWarnings } from "../kinds/zone";
 import type { Facts } from "../model/facts";
@@ -19,6 +28,7 @@ import {
 } from "../model/items";
 import { parseOwnerPath, scriptPath } from "../model/record";
 import { isBootScriptOf, withBootItems } from "./boot";
+import { planTunnelPorts } from "./tunnel-port";
 
 /** The desired state of this host: the items that apply to it, adopted devices with their MACs, and what restores all at boot. */
 export function adaptToHost<W extends DesiredState>(desired: W, facts: Facts): W {
@@ -90,13 +100,14 @@ export function withAcceptRa(items: Item[], facts: Facts): Item[] {
  */
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
   const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !needsIp6tables(item));
+  const unknown = portsOfUnknownPeers(items, facts);
   const added = [
     ...acceptFormerPeers(items, facts, recorded),
     ...acceptUnrecordedPeers(items, facts, recorded, network),
     ...acceptEgress(items, facts),
     ...closeForwarding(items, facts),
+    ...planTunnelPorts(vxlansOf(items), findOtherTunnels(items, facts, recorded), [...unknown.keys()], facts),
   ];
-  const unknown = portsOfUnknownPeers(items, facts);
   const kept = items.filter(
     (item) => item.kind !== "rule" || ![...unknown.keys()].some((port) => item.rule === dropVxlanRule(port)),
   );
@@ -148,6 +159,25 @@ function otherVxlanDevices(items: Item[], facts: Facts): { name: string; vxlan: 
 }
 
 const isUnicast = (ip: string): boolean => tryParseIp(ip) !== undefined && !/^(22[4-9]|23\d)\.|^ff/i.test(ip);
+
+/**
+ * Tunnels of other programs on a port of ours, other than those whose names have our prefix. One that is adopted by another owner stays
+ * as long as its rule is on record here.
+ */
+function findOtherTunnels(items: Item[], facts: Facts, recorded: Item[]): Map<string, Vxlan> {
+  const known = tunnelNames(facts);
+  const before = new Set(recorded.flatMap((item) => (item.kind === "rule" ? [item.rule] : [])));
+  const prefixes = items.flatMap((item) =>
+    item.kind === "rule" ? (/^-o (\S+)\+ .* -j MARK /.exec(item.rule)?.[1] ?? []) : [],
+  );
+  const others = otherVxlanDevices(items, facts).filter(
+    ({ name }) =>
+      /^[\w.-]+$/.test(name) &&
+      !prefixes.some((prefix) => name.startsWith(prefix)) &&
+      (!known.has(name) || before.has(markUsersRule(name))),
+  );
+  return new Map(others.map(({ name, vxlan }) => [name, vxlan]));
+}
 
 /**
  * The peers of tunnels that are in no record: other programs', and those of an overlay that is being adopted, runner by runner. Once

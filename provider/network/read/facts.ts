@@ -20,6 +20,7 @@ import { quote, requireWord } from "../render/shell";
 import { FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./firewalls";
 import {
   FDB_SCRIPT,
+  fdbScript,
   ipBatch,
   ipv6Part,
   LINKS_AND_ROUTING,
@@ -37,8 +38,9 @@ import {
 const TOOLS =
   "for tool in ip awk bridge iptables-save iptables-restore sha256sum find stat; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
-/** Devices that do not forward although the host does: of a family that is off there would be all. */
-const FORWARDING_SCRIPT = `echo '@@ forwarding'; set --; for f in ipv4/ip_forward ipv6/conf/all/forwarding; do on=0; [ ! -e /proc/sys/net/$f ] || read -r on </proc/sys/net/$f; [ "$on" = 0 ] || set -- "$@" /proc/sys/net/\${f%%/*}/conf/*/forwarding; done; [ $# = 0 ] || grep -sLx 1 "$@"`;
+/** Devices that do not forward, or check the source of packets. One answer for all is faster than their files in /proc. */
+const NETCONF_SCRIPT =
+  "echo '@@ netconf'; ip -4 netconf show | grep -E ' forwarding off | rp_filter (strict|loose) '; if read -r f 2>/dev/null </proc/sys/net/ipv6/conf/all/forwarding && [ \"$f\" != 0 ]; then ip -6 netconf show | grep -F ' forwarding off '; fi";
 /** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
@@ -56,7 +58,7 @@ const accessScript = (files: string): string =>
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
-  FORWARDING_SCRIPT,
+  NETCONF_SCRIPT,
   `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   accessScript(`${files} ${SERVICES.map(unitPath).join(" ")}`),
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
@@ -133,6 +135,7 @@ export const preflightScript = (states: FileOwner[]): string =>
   );
 
 const MAX_SINGLE_DEVICES = 16;
+const MAX_SINGLE_FDBS = 4;
 
 /** Reads back what a change can have changed. On a hub with hundreds of runners that is much less than everything. */
 export function readbackScript({ devices, files, isIpv6 }: Required<ReadBack>): string {
@@ -140,7 +143,7 @@ export function readbackScript({ devices, files, isIpv6 }: Required<ReadBack>): 
   const few = `echo '@@ changed'; ${ipBatch("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
     devices.length > MAX_SINGLE_DEVICES ? LINKS_AND_ROUTING : few,
-    FDB_SCRIPT,
+    devices.length > MAX_SINGLE_FDBS ? FDB_SCRIPT : fdbScript(devices.map(requireWord)),
     ...(isIpv6 ? [ipv6Part("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
     ...commonParts(files.map(quote).join(" ")),
   ].join("\n");
@@ -223,10 +226,7 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
     for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(.*)$/gm))
       facts.savedSysctls.set(key!, [facts.savedSysctls.get(key!) ?? [], value!].flat().join("\n"));
   },
-  forwarding: (facts, body) => {
-    for (const [, family, device] of body.matchAll(/^\/proc\/sys\/net\/ipv([46])\/conf\/([^/\s]+)\/forwarding$/gm))
-      facts.withoutForwarding.add(`${family} ${device}`);
-  },
+  netconf: readNetconf,
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
   zone: (facts, body) => {
@@ -287,6 +287,20 @@ function readIptables(facts: Facts, family: Family, body: string): void {
   }
 }
 
+const RP_FILTER: Record<string, string> = { strict: "1", loose: "2" };
+
+/** Where a family is off, so are all its devices: that is no fault of theirs. */
+function readNetconf(facts: Facts, body: string): void {
+  const isOff = (family: string): boolean => body.includes(`inet${family === "6" ? family : ""} all forwarding off `);
+  for (const [, six, device, forwarding, filter] of body.matchAll(
+    /^inet(6?) (\S+) forwarding (on|off) (?:rp_filter (\w+) )?/gm,
+  )) {
+    const family = six || "4";
+    if (forwarding === "off" && !isOff(family)) facts.withoutForwarding.add(`${family} ${device}`);
+    if (filter && filter in RP_FILTER) facts.sysctls.set(`net.ipv4.conf.${device}.rp_filter`, RP_FILTER[filter]!);
+  }
+}
+
 function readChain(facts: Facts, place: string, line: string): void {
   const [name, policy] = line.slice(1).split(" ");
   facts.chains.set(`${place} ${name}`, []);
@@ -297,5 +311,5 @@ function readChain(facts: Facts, place: string, line: string): void {
 const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
-/** Kernel modules and tools that are missing, and whether source addresses are checked. */
-const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
+/** Kernel modules and tools that are missing. */
+const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore`;

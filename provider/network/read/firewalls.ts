@@ -10,7 +10,7 @@ import type { BlockingChain, PacketMatch } from "../model/facts";
 export const FIREWALLS_SCRIPT = [
   "if read -r x 2>/dev/null </proc/net/ip_tables_names && command -v iptables-legacy-save >/dev/null; then echo '@@ legacy4'; iptables-legacy-save; fi",
   "if read -r x 2>/dev/null </proc/net/ip6_tables_names && command -v ip6tables-legacy-save >/dev/null; then echo '@@ legacy6'; ip6tables-legacy-save; fi",
-  'if command -v nft >/dev/null; then echo \'@@ nft\'; nft list chains 2>/dev/null | awk \'$1 == "table" { t = $2 " " $3 } $1 == "chain" { c = $2 } (/ hook (forward|input) / || (t ~ /^bridge / && / hook /)) && !(t ~ /^ip6? filter$/ && c ~ /^[A-Z]+$/) && t != "inet firewalld" && !(t in seen) { seen[t]; print t }\' | while read -r family table; do nft list table "$family" "$table"; done; fi',
+  'if command -v nft >/dev/null; then echo \'@@ nft\'; nft list chains 2>/dev/null | awk \'$1 == "table" { t = $2 " " $3 } $1 == "chain" { c = $2 } (/ hook (forward|input) / || (t ~ /^bridge / && / hook /)) && !(t ~ /^ip6? (filter|mangle|nat|raw|security)$/ && c ~ /^[A-Z]+$/) && t != "inet firewalld" && !(t in seen) { seen[t]; print t }\' | while read -r family table; do nft list table "$family" "$table"; done; fi',
 ].join("\n");
 
 /** `nft list table` of one or more tables. */

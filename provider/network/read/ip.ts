@@ -145,6 +145,10 @@ function readLink(facts: Facts, link: RawLink): void {
 /** Entries that lead to another host: of those that a bridge or another device has, none names a destination. */
 export const FDB_SCRIPT = "echo '@@ fdb'; bridge fdb show | grep -E ' (dst|nhid) '";
 
+/** For one device `bridge` does not print its name. */
+export const fdbScript = (devices: string[]): string =>
+  `echo '@@ fdb'; for d in ${devices.join(" ")}; do bridge fdb show dev $d 2>/dev/null | sed "s/ / dev $d /"; done | grep -E ' (dst|nhid) '`;
+
 export function readFdb(facts: Facts, body: string): void {
   for (const link of facts.links.values()) if (link.vxlan) link.fdb = [];
   for (const [, mac, dev, words] of body.matchAll(/^([0-9a-f:]{17}) dev (\S+) (.*)$/gm)) {
@@ -247,6 +251,7 @@ const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   dst: raw.dst,
   ...(raw.gateway && { via: raw.gateway }),
   ...(raw.dev && { dev: raw.dev }),
+  ...(raw.nexthops && { nexthopDevices: raw.nexthops.flatMap(({ dev }) => dev ?? []) }),
   ...(raw.metric !== undefined && { metric: raw.metric }),
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",

@@ -6,11 +6,11 @@ import { LocalIpam } from "../../../provider/ipam/ipam";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { PoolSpec } from "../../../provider/ipam/types";
 
-async function fill(one: Case): Promise<LocalIpam> {
+async function fill(...cases: Case[]): Promise<LocalIpam> {
   const tables = await openSqlite(":memory:");
   const ipam = new LocalIpam(tables, SETTINGS);
-  await openCase(ipam, one);
-  await inBatches(tables, contentOf(one));
+  for (const one of cases) await openCase(ipam, one);
+  for (const one of cases) await inBatches(tables, contentOf(one));
   return ipam;
 }
 
@@ -29,6 +29,11 @@ test.each(casesWith(500))(
     expect(await ipam.fsck()).toEqual([]);
   },
 );
+
+test("several pools of one store are filled", async () => {
+  const ipam = await fill(...casesWith(50));
+  expect(await ipam.fsck()).toEqual([]);
+});
 
 test("a runner's subnet, which has several extents, is filled in the largest", async () => {
   const [small, large] = [

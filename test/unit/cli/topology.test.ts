@@ -29,7 +29,7 @@ test("a table, JSON and a chart in which offers are dashed", async () => {
   );
   const [hub, first, second] = await ctl.must("topology", "training");
   expect(hub).toEqual({ network: "training", cidr: "10.128.0.0/12", hub: "192.0.2.1", hubIp: "10.128.0.1" });
-  expect(first).toMatchObject({ runner: "node1", id: 1, vni: 101, device: "vxkr1", state: "reserved" });
+  expect(first).toMatchObject({ runner: "node1", id: 1, vni: 101, device: "ovl1", state: "reserved" });
   expect(second).toMatchObject({ runner: "node2", id: 2, host: "192.0.2.99:2222", state: "offered" });
   expect(await ctl.refusal("topology", "nothing")).toBe("1 POOL_NOT_FOUND");
 });

@@ -26,7 +26,7 @@ test("delete removes everything; the delete of a network with runners is refused
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   await expect(networks.delete(network)).rejects.toThrow(/POOL_IN_USE: .*a/);
-  expect(fleet.itemsOn("192.0.2.1")).toContain("link kohaku-host");
+  expect(fleet.itemsOn("192.0.2.1")).toContain("link overlay-hub");
   await runners.delete(runner);
   await networks.delete(network);
   expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).toEqual([]);
@@ -60,7 +60,7 @@ test("an unreachable host whose lease is gone blocks delete with the same advice
   deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   expect(warnings.at(-1)).toMatch(/^SSH_UNREACHABLE: 192\.0\.2\.11 .* Nothing is reserved for it/);
-  expect(fleet.itemsOn("192.0.2.1")).not.toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.1")).not.toContain("link ovl1");
 });
 
 test("a lost store allocates nothing", async () => {
@@ -160,7 +160,7 @@ test("a delete that fails half way is an update in the next diff; one that was r
   expect(await runners.diff(runner, runner)).toMatchObject({ changes: true, replaces: [] });
   const news = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), runner);
   const done = await runners.update("training/a", runner, news);
-  expect(fleet.itemsOn("192.0.2.1")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.1")).toContain("link ovl1");
   expect(await runners.diff(done, news)).toMatchObject({ changes: false });
 });
 
@@ -209,7 +209,7 @@ test("a host that a killed up has written to is cleaned, though the state is old
   await runners.update("training/a", state, inputs); // its result is not saved
   expect(fleet.itemsOn("192.0.2.11")).not.toEqual([]);
   await runners.delete(state);
-  expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).not.toContain("link vxkr1");
+  expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).not.toContain("link ovl1");
 });
 
 test("a host that a killed create has written to is cleaned, though the next create did not reach it", async () => {

@@ -34,7 +34,7 @@ test("the first preview shows a runner and an address on it, and up gives the sa
     cidr: `${ip}/18`,
     gateway: "10.128.64.1",
     runnerName: "r",
-    dockerRunArgs: `--network kohakuriver-overlay --ip ${ip}`,
+    dockerRunArgs: `--network pulumi-overlay --ip ${ip}`,
   });
   expect(fresh.fleet.contacted).toEqual([]);
 });
@@ -382,7 +382,7 @@ test("dual stack: one address of each family; if one is requested, the other has
     cidr6: `${props.ip6}/64`,
     gateway6: expect.any(String),
   });
-  expect(props.dockerRunArgs).toBe(`--network kohakuriver-overlay --ip ${props.ip} --ip6 ${props.ip6}`);
+  expect(props.dockerRunArgs).toBe(`--network pulumi-overlay --ip ${props.ip} --ip6 ${props.ip6}`);
   const pinned = await dual.preview("IPReservation", "a", on(runner, { ip: props.ip }), props);
   expect(await dual.of("IPReservation").diff(props, pinned)).toMatchObject({ changes: false });
   const wished = await dual.preview("IPReservation", "b", on(runner, { ip: "10.128.64.77" }));

@@ -34,7 +34,7 @@ test("a failure after the claim keeps the state and the value, and update contin
     drift: [],
     leaseId: properties.leaseId,
   });
-  expect(fleet.itemsOn("192.0.2.11")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.11")).toContain("link ovl1");
 });
 
 test("a create whose answer was lost is repeated with the same value, and removes nothing from hosts", async () => {
@@ -58,7 +58,7 @@ test("a forced replacement with equal inputs renews the lease; the delete of the
   await runners.delete(old);
   expect(fleet.contacted).toEqual([]);
   expect(renewed).toMatchObject({ runnerId: 1, uid: old.uid });
-  expect(fleet.itemsOn("192.0.2.11")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.11")).toContain("link ovl1");
   expect(await runners.diff(old, renewed)).toMatchObject({ changes: true, replaces: ["leaseId"] });
 });
 
@@ -92,21 +92,21 @@ test("changed credentials reach the state and no host; a changed host is configu
     runnerId: 1,
     effectiveUnderlayIp: "192.0.2.99",
   });
-  expect(fleet.itemsOn("192.0.2.99")).toContain("link kohaku-overlay");
+  expect(fleet.itemsOn("192.0.2.99")).toContain("link overlay-br");
   expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
 });
 
 test("read reports differences as drift, and the next diff is an update", async () => {
   const network = await makeNetwork();
   const props = await makeRunner(network, "a", "192.0.2.11");
-  fleet.items.get("192.0.2.1")!.delete("link vxkr1");
+  fleet.items.get("192.0.2.1")!.delete("link ovl1");
   const { props: read, inputs } = await runners.read("training/a", props);
-  expect(read.drift).toEqual(["192.0.2.1: link vxkr1: missing"]);
+  expect(read.drift).toEqual(["192.0.2.1: link ovl1: missing"]);
   expect(inputs).not.toHaveProperty("leaseId");
   expect(await runners.diff(read, inputs)).toMatchObject({ changes: true, replaces: [] });
   fleet.takeWrites();
   expect(await runners.update("training/a", read, inputs)).toMatchObject({ drift: [] });
-  expect(fleet.takeWrites()).toEqual(["192.0.2.1: + link vxkr1"]);
+  expect(fleet.takeWrites()).toEqual(["192.0.2.1: + link ovl1"]);
 });
 
 test("read of a host that is down is drift, and does not fail", async () => {
@@ -117,13 +117,13 @@ test("read of a host that is down is drift, and does not fail", async () => {
 });
 
 test.each([
-  ["192.0.2.11", "192.0.2.1: link vxkr1: missing"],
-  ["192.0.2.1", "192.0.2.11: link kohaku-overlay: missing"],
+  ["192.0.2.11", "192.0.2.1: link ovl1: missing"],
+  ["192.0.2.1", "192.0.2.11: link overlay-br: missing"],
 ])("a host that cannot be read (%s) does not hide the drift of the other one", async (down, drift) => {
   const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   fleet.down.add(down);
-  fleet.items.get("192.0.2.1")!.delete("link vxkr1");
-  fleet.items.get("192.0.2.11")!.delete("link kohaku-overlay");
+  fleet.items.get("192.0.2.1")!.delete("link ovl1");
+  fleet.items.get("192.0.2.11")!.delete("link overlay-br");
   const { props: read } = await runners.read("training/a", props);
   expect([...(read.drift as string[])].sort()).toEqual([drift, `${down}: could not be read (SSH_UNREACHABLE)`].sort());
   expect(warnings).toContainEqual(expect.stringMatching(new RegExp(`^drift of .* a: ${drift}$`)));

@@ -32,7 +32,7 @@ describe("two requests for one value in one run", () => {
       { type: "RunnerSubnet", names: ["pinned"], args: requested },
     ]);
     const free = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
-    expect(free).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "vxkr2" });
+    expect(free).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "ovl2" });
     const pinned = await stage.preview("RunnerSubnet", "pinned", runnerInputs("training", "192.0.2.12", requested));
     expect(pinned).toMatchObject({ runnerId: 1, vni: 101 });
     expect(stage.warnings).toEqual([]);

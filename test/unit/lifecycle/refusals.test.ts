@@ -21,7 +21,7 @@ const GOOD: Record<string, Values> = {
   IPReservation: { runner: RUNNER },
   StaticIP: {
     pool: POOL,
-    attach: { networkName: "training", subnets: "10.128.0.0/12/6/14", bridgeName: "kohaku-overlay" },
+    attach: { networkName: "training", subnets: "10.128.0.0/12/6/14", bridgeName: "overlay-br" },
     connection: { host: "192.0.2.1" },
   },
 };

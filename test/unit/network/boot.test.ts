@@ -38,6 +38,7 @@ test("a runner's boot script creates what a change would create, and sets what i
     "4 raw :OVERLAY-OUT - [0:0]",
     "4 raw -A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
     "4 raw -A OVERLAY-OUT -o kohaku-overlay -p icmp -m icmp --icmp-type 5 -j DROP",
+    "4 raw -A OVERLAY-OUT -o kohaku-overlay -m owner --uid-owner 1-4294967294 -j MARK --set-xmark 0x20000000/0x20000000",
     "4 raw -I PREROUTING 1 -j OVERLAY-PRE",
     "4 raw -I OUTPUT 1 -j OVERLAY-OUT",
     "4 mangle :OVERLAY-GUARD - [0:0]",

@@ -27,6 +27,7 @@ test("the hub's end of a tunnel, IPv4", () => {
     "OVERLAY-FWD -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT",
     "OVERLAY-IN -s 10.128.0.0/12 -i vxkr+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "OVERLAY-IN -s 10.128.0.0/12 -i vxkr+ -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "OVERLAY-OUT -o vxkr+ -m owner --uid-owner 1-4294967294 -j MARK --set-xmark 0x20000000/0x20000000",
     "OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
     "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
     "OVERLAY-PRE ! -s 10.128.64.0/18 -i vxkr1 -j DROP",
@@ -47,6 +48,7 @@ test("the hub's end of a tunnel, IPv6: neighbours are found by link-local addres
     "OVERLAY-IN -i vxkr+ -p ipv6-icmp -m icmp6 --icmpv6-type 136 -j ACCEPT",
     "OVERLAY-IN -s fd00:128::/48 -i vxkr+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "OVERLAY-IN -s fd00:128::/48 -i vxkr+ -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT",
+    "OVERLAY-OUT -o vxkr+ -m owner --uid-owner 1-4294967294 -j MARK --set-xmark 0x20000000/0x20000000",
     "OVERLAY-PRE ! -s fd00:128:0:1::/64 -i vxkr1 -j DROP",
     "OVERLAY-GUARD -i vxkr1 -j DROP",
     "OVERLAY-GUARD -o vxkr1 -j DROP",
@@ -72,6 +74,7 @@ test("a runner, IPv6 over an IPv6 underlay", () => {
     "OVERLAY-GUARD ! -s fd00:128:0:1::/64 -i kohaku-overlay ! -o kohaku-overlay -j DROP",
     "OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
     "OVERLAY-OUT -o kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 137 -j DROP",
+    "OVERLAY-OUT -o kohaku-overlay -m owner --uid-owner 1-4294967294 -j MARK --set-xmark 0x20000000/0x20000000",
     "OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
     "OVERLAY-FWD -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "OVERLAY-IN -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT",
@@ -136,7 +139,42 @@ test("packets of workloads leave by the devices of the default route and of the 
   expect(added(facts([], `@@ ip\n[]\n${routes}`))).toEqual([
     "OVERLAY-FWD -i kohaku-overlay -o eth0 -j ACCEPT",
     "OVERLAY-FWD -i kohaku-overlay -o eth1 -j ACCEPT",
+    "OVERLAY-PRE -i eth0 -p udp -m udp --dport 4789 -j RETURN",
+    "OVERLAY-PRE -i eth1 -p udp -m udp --dport 4789 -j RETURN",
+    "OVERLAY-PRE -p udp -m udp --dport 4789 -m addrtype --dst-type LOCAL -j DROP",
+    "OVERLAY-GUARD -o eth0 -p udp -m udp --dport 4789 -j DROP",
+    "OVERLAY-GUARD -o eth1 -p udp -m udp --dport 4789 -j DROP",
+    "OVERLAY-OUT -o eth0 -p udp -m udp --dport 4789 -m owner --uid-owner 1-4294967294 -m mark ! --mark 0x20000000/0x20000000 -j DROP",
+    "OVERLAY-OUT -o eth1 -p udp -m udp --dport 4789 -m owner --uid-owner 1-4294967294 -m mark ! --mark 0x20000000/0x20000000 -j DROP",
   ]);
+});
+
+const ofTunnelPort = (host: Facts): string[] => added(host).filter((rule) => /PRE|OUT/.test(rule));
+const ARRIVE = (device: string): string => `OVERLAY-PRE -i ${device} -p udp -m udp --dport 4789 -j RETURN`;
+const LOCAL = "OVERLAY-PRE -p udp -m udp --dport 4789 -m addrtype --dst-type LOCAL -j DROP";
+const USERS = (device: string): string =>
+  `OVERLAY-OUT -o ${device} -p udp -m udp --dport 4789 -m owner --uid-owner 1-4294967294 -m mark ! --mark 0x20000000/0x20000000 -j DROP`;
+const MARK = "OVERLAY-OUT -o theirs -m owner --uid-owner 1-4294967294 -j MARK --set-xmark 0x20000000/0x20000000";
+const ECMP =
+  '[{"dst":"192.0.2.0/24","protocol":"bgp","nexthops":[{"gateway":"198.51.100.1","dev":"eth1"},{"gateway":"203.0.113.1","dev":"eth2"}]},{"dst":"default","dev":"eth9","protocol":"dhcp"}]';
+
+test.each<[string, object[], string[], string[]]>([
+  ["the device with our address", [], [], [ARRIVE("eth0"), LOCAL, USERS("eth0")]],
+  [
+    "also those of the most specific route to the peer",
+    [],
+    [`@@ ip\n[]\n${ECMP}`],
+    [...["eth0", "eth1", "eth2"].map(ARRIVE), LOCAL, ...["eth0", "eth1", "eth2"].map(USERS)],
+  ],
+  [
+    "also those of another program's tunnel on the port, whose users are not dropped",
+    [vxlan("theirs", { remote: "198.51.100.9" })],
+    ['@@ ip\n[]\n[{"dst":"198.51.100.0/24","dev":"eth7","protocol":"kernel"}]'],
+    [ARRIVE("eth0"), LOCAL, USERS("eth0"), ARRIVE("eth7"), MARK],
+  ],
+  ["all devices, if its peers are not known", [vxlan("theirs", {})], [], [ARRIVE("eth0"), USERS("eth0"), MARK]],
+])("the port of a tunnel is open to %s", (_, links, more, expected) => {
+  expect(ofTunnelPort(facts(links, ...more))).toEqual(expected);
 });
 
 const OFF = "/proc/sys/net/ipv4/ip_forward:0";

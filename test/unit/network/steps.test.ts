@@ -149,6 +149,7 @@ test("the removal of one runner keeps shared items; the removal of the last one 
     "remove chain OVERLAY-GUARD (IPv4 mangle)",
     "remove chain OVERLAY-FWD (IPv4 filter)",
     "remove chain OVERLAY-IN (IPv4 filter)",
+    "remove chain OVERLAY-OUT (IPv4 raw)",
     "remove chain OVERLAY-PRE (IPv4 raw)",
   ]);
 });
@@ -165,6 +166,7 @@ test("two owners in one request share the steps of shared items", () => {
     "add chain OVERLAY-GUARD (IPv4 mangle)",
     "add chain OVERLAY-FWD (IPv4 filter)",
     "add chain OVERLAY-IN (IPv4 filter)",
+    "add chain OVERLAY-OUT (IPv4 raw)",
   ]);
 });
 

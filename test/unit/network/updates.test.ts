@@ -168,7 +168,7 @@ test("the hub moves: the new host gets all items, the old one loses them, a runn
   const bare = hostWith([]);
   bare.sysctls.set("net.ipv4.ip_forward", "1");
   bare.savedSysctls.set("net.ipv4.ip_forward", "1");
-  expect(sentLines(onHub(moved), bare)).toHaveLength(26);
+  expect(sentLines(onHub(moved), bare)).toHaveLength(29);
   expect(sentLines([desired("net", []), desired("r1", [])], hostWith(onHub(start)))).toEqual(
     expect.arrayContaining([
       "link del dev vxkr1",
