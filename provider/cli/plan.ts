@@ -9,7 +9,7 @@ import type { ApplyRequest } from "../host/reconcile/requests";
 import type { Ipam } from "../ipam";
 import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
-import { buildRequest, readStoreId } from "../lifecycle/lease";
+import { buildRequest } from "../lifecycle/lease";
 import { findOwnersOn } from "../lifecycle/owners-on-host";
 import type { Values } from "../lifecycle/values";
 import { itemKey } from "../network/model/items";

@@ -3,7 +3,6 @@ import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
 import type { RunPlan } from "../ipam/run-plan";
-import { type ExistingLease, isCommitted } from "../ipam/types";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Underlay } from "../network/plan/hub";

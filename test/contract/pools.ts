@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
-import type { PoolSpec, Request } from "../../provider/ipam/types";
+import type { PoolSpec } from "../../provider/ipam/types";
 import { address, by, createFixture, createPool, type Engine, extents, firstOf, network, runner } from "./fixture";
 import { refusal } from "./refusal";
 

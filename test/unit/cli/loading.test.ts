@@ -19,7 +19,7 @@ const LARGE = [
   "zod",
   "ip-address",
 ];
-const SOURCES = ["/provider/pool/", "/provider/host/", "/provider/reservations/", "/provider/resources/"];
+const SOURCES = ["/provider/ipam/", "/provider/host/", "/provider/reservations/", "/provider/resources/"];
 
 /** The modules that a process has loaded when it ends. */
 function loadedBy(...args: string[]): string[] {

@@ -62,14 +62,17 @@ const step = fc.oneof(
   { weight: 4, arbitrary: fc.record({ op: fc.constant("claim" as const), request }) },
   {
     weight: 2,
-    arbitrary: fc.record({ op: fc.constantFrom("release", "use", "unuse", "touch") as fc.Arbitrary<"release">, owner }),
+    arbitrary: fc.record({
+      op: fc.constantFrom("release" as const, "use" as const, "unuse" as const, "touch" as const),
+      owner,
+    }),
   },
   {
     weight: 2,
     arbitrary: fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 601, 3601) }),
   },
   { weight: 1, arbitrary: fc.record({ op: fc.constant("reserve" as const), value }) },
-  { weight: 1, arbitrary: fc.record({ op: fc.constantFrom("grow", "close") as fc.Arbitrary<"grow"> }) },
+  { weight: 1, arbitrary: fc.record({ op: fc.constantFrom("grow" as const, "close" as const) }) },
 );
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 
@@ -90,28 +93,20 @@ const heldBy = (state: State, name: string): Lease | undefined =>
 
 function act(state: Clock, opener: Lease, one: Step): void {
   const { spec: now } = state.pool(POOL)!;
-  switch (one.op) {
-    case "pass":
-      return state.pass(one.seconds);
-    case "offer":
-      return void offer(state, { ...toRequest(one.request), inUp: one.inUp });
-    case "claim":
-      return void claim(state, toRequest(one.request));
-    case "reserve":
-      return void change(state, "space/id", opener.leaseId, {
-        childPool: { ...now!, reserved: [{ first: one.value, last: one.value }] },
-      });
-    case "grow":
-      return void change(state, "space/id", opener.leaseId, { childPool: { ...now!, extents: extents("1-14") } });
-    default: {
-      const { op, owner: name } = one as { op: string; owner: string };
-      if (op === "close") return close(state, "space/id", opener.leaseId);
-      const lease = heldBy(state, name);
-      if (!lease) return;
-      if (op === "release") release(state, POOL, lease.leaseId);
-      else if (op === "touch") touch(state, POOL, lease.leaseId, 60);
-      else change(state, POOL, lease.leaseId, op === "use" ? { state: "used", usedBy: "c" } : { state: "reserved" });
-    }
+  const reshape = (more: Partial<PoolSpec>) =>
+    change(state, "space/id", opener.leaseId, { childPool: { ...now!, ...more } });
+  if (one.op === "pass") state.pass(one.seconds);
+  else if (one.op === "offer") offer(state, { ...toRequest(one.request), inUp: one.inUp });
+  else if (one.op === "claim") claim(state, toRequest(one.request));
+  else if (one.op === "reserve") reshape({ reserved: [{ first: one.value, last: one.value }] });
+  else if (one.op === "grow") reshape({ extents: extents("1-14") });
+  else if (!("owner" in one)) close(state, "space/id", opener.leaseId);
+  else {
+    const lease = heldBy(state, one.owner);
+    if (!lease) return;
+    if (one.op === "release") release(state, POOL, lease.leaseId);
+    else if (one.op === "touch") touch(state, POOL, lease.leaseId, 60);
+    else change(state, POOL, lease.leaseId, one.op === "use" ? { state: "used", usedBy: "c" } : { state: "reserved" });
   }
 }
 
