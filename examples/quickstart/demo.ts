@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
-import { openPool } from "../../provider/pool";
+import { openIpam } from "../../provider/ipam";
 import { pulumiBinDir } from "../../setup/tools.mjs";
 
 /**
@@ -116,7 +116,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
     console.log(`  ${name.padEnd(4)} interfaces, routes, chains and files of ours: ${left || "none"}`);
     if (left) throw new Error(`something is left on ${name}`);
   }
-  const pool = await openPool(`sqlite:${join(folder, "home/overlay/pool.db")}`, { offerTtl: 0, quarantine: 0 });
+  const pool = await openIpam(`sqlite:${join(folder, "home/overlay/pool.db")}`, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   const findings = await pool.fsck();
   await pool.end();
