@@ -1,8 +1,11 @@
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
-import { openIpam } from "../../provider/ipam";
+import { openEngine, openIpam } from "../../provider/ipam";
+import { move } from "../../provider/ipam/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
+import { changesOf, find, leaseRow } from "./engine";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 import { rowsAt } from "./store-rows";
@@ -64,6 +67,25 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
       expect(new Set(arrived.map(({ leaseId }) => leaseId))).toEqual(new Set(answered));
     },
   );
+
+  test.each([
+    ["PostgreSQL", () => postgres.url({ schema: "underway" })],
+    ["etcd", () => `etcd://${etcd.hosts}/underway`],
+  ])("a transaction under way in %s arrives, or is refused", async (_, url) => {
+    const [from, other, to] = [await openEngine(url()), await openEngine(url()), await openEngine("memory:")];
+    const lease = leaseRow("late", 1n);
+    const tx = await other.begin([], [lease.pool]);
+    const moving = move({ engine: from, place: "old" }, { engine: to, place: "new" });
+    await sleep(500);
+    const committed = await Promise.resolve(tx.commit(changesOf({ leases: [lease] }))).then(
+      () => true,
+      () => false,
+    );
+    await moving;
+    const { leases = [] } = await find(to, { of: "lease", uid: "late" });
+    expect(leases).toEqual(committed ? [lease] : []);
+    await Promise.all([from, other, to].map((engine) => engine.close()));
+  });
 
   test("SQLite to PostgreSQL to etcd and back: every row is the same, and each works", {
     timeout: 120_000,
