@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
+import { openIpam } from "../../../provider/ipam";
 import { OVERLAYCTL } from "./ctl";
 
 /** Which modules a command loads: those of stores and SSH are large. */
@@ -46,8 +47,10 @@ test("--version loads no store, no SSH and none of the provider's larger parts",
   expect(largeOf(modules)).toEqual([]);
 });
 
-test("a command on a SQLite file loads no client of a server and no SSH", () => {
-  const found = largeOf(loadedBy("ip", "list"));
+test("a command on a SQLite file loads no client of a server and no SSH", async () => {
+  const store = `sqlite:${join(folder, "pool.db")}`;
+  await (await openIpam(store, { offerTtl: 0, quarantine: 0 })).end();
+  const found = largeOf(loadedBy("ip", "list", "--store", store));
   for (const name of ["pg", "@grpc/grpc-js", "node-ssh", "ssh2"]) expect(found).not.toContain(`/node_modules/${name}/`);
   expect(found).toContain("/provider/reservations/");
 });
