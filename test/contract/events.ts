@@ -5,28 +5,31 @@ import { by, createFixture, createPool, type Engine, extents, firstOf, requestFo
 
 /** The event log, sessions of several users on one store, batches, access tokens and webhooks. */
 export function eventContract(engine: Engine): void {
-  test("changes of all processes are numbered without gaps, in the order of their commits", async () => {
+  test("changes of all processes are numbered in the order of their commits", async () => {
     const { pool, another } = await createFixture(engine, { quarantine: 0 });
     await createPool(pool, { extents: extents("10.0.0.0/24") });
-    const { last } = await pool.events({ after: 0 });
+    const { last: before } = await pool.events({ after: 0 });
     const second = another();
     for (const owner of ["a", "b", "c"]) {
       const lease = await second.claim(by(owner));
       await pool.release("pool/p", lease.leaseId);
     }
-    const { events } = await second.events({ after: last });
-    expect(events.map(({ id, what, owner }) => [id - last, what, owner])).toEqual([
-      [1, "claimed", "a"],
-      [2, "released", "a"],
-      [3, "claimed", "b"],
-      [4, "released", "b"],
-      [5, "claimed", "c"],
-      [6, "released", "c"],
+    const { events, last } = await second.events({ after: before });
+    expect(events.map(({ what, owner }) => [what, owner])).toEqual([
+      ["claimed", "a"],
+      ["released", "a"],
+      ["claimed", "b"],
+      ["released", "b"],
+      ["claimed", "c"],
+      ["released", "c"],
     ]);
-    expect(await pool.events({ after: last + 6 })).toEqual({ events: [], last: last + 6 });
-    expect(await pool.events({})).toEqual({ events: [], last: last + 6 });
-    const page = await pool.events({ after: last + 1, limit: 2 });
-    expect(page.events.map(({ id }) => id)).toEqual([last + 2, last + 3]);
+    const ids = events.map(({ id }) => id);
+    expect(ids).toEqual([...new Set(ids)].sort((a, b) => a - b));
+    expect([ids[0]! > before, ids.at(-1)]).toEqual([true, last]);
+    expect(await pool.events({ after: last })).toEqual({ events: [], last });
+    expect(await pool.events({})).toEqual({ events: [], last });
+    const page = await pool.events({ after: ids[0]!, limit: 2 });
+    expect(page.events.map(({ id }) => id)).toEqual(ids.slice(1, 3));
   });
 
   test("changes of one commit are read one by one, from any of them on", async () => {
@@ -35,9 +38,10 @@ export function eventContract(engine: Engine): void {
     const { last } = await pool.events({ after: 0 });
     await pool.claimAll(["a", "b", "c", "d"].map((owner) => by(owner)));
     await another().claim(by("e"));
+    const ids = (await pool.events({ after: last })).events.map(({ id }) => id);
     const owners = async (after: number, limit?: number) =>
       (await pool.events({ after, ...(limit !== undefined && { limit }) })).events.map(({ owner }) => owner).join("");
-    expect([await owners(last), await owners(last + 2), await owners(last + 1, 2), await owners(last + 4)]).toEqual([
+    expect([await owners(last), await owners(ids[1]!), await owners(ids[0]!, 2), await owners(ids[3]!)]).toEqual([
       "abcde",
       "cde",
       "bc",
@@ -57,10 +61,7 @@ export function eventContract(engine: Engine): void {
       pool.claim(requestFor("e", "10.0.0.2")),
     ]);
     const { events } = await pool.events({ after: last });
-    expect(events.map(({ id, owner }) => [id - last, owner])).toEqual([
-      [1, "a"],
-      [2, "e"],
-    ]);
+    expect(events.map(({ owner }) => owner)).toEqual(["a", "e"]);
   });
 
   test("an event that is not made yet is an error", async () => {
