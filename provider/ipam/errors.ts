@@ -152,14 +152,6 @@ export const notDeletedError = ({ pool, owner }: Lease): OverlayError =>
     "See why its delete failed, and run up again.",
   );
 
-/** For a value that the pool has only after this run has changed it. */
-export const alsoRequestedError = (spec: PoolSpec, want: Extent, owner: string): OverlayError =>
-  new OverlayError(
-    KINDS[spec.kind].taken,
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is requested by ${shortName(owner)} in this run, too.`,
-    "Request another value for one of them.",
-  );
-
 export const notRequestedError = (spec: PoolSpec): OverlayError =>
   new OverlayError(
     "IP_NOT_REQUESTED",

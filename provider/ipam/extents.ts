@@ -107,32 +107,6 @@ export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolea
   return !extents.some((extent) => isAvoided(spec, extent)) && covers([...automatic, ...onRequest], extents);
 }
 
-/**
- * What a pool that changes can give both before and after: values that both have, by the stricter rules of both. Quota and tenant are those
- * after the change. Everything else is as before, because `after` may come from a client.
- */
-export function commonSpec(before: PoolSpec, after: PoolSpec): PoolSpec {
-  const { name, kind, data, warnAtPercent } = before;
-  const reserved = mergeExtents([...(before.reserved ?? []), ...(after.reserved ?? [])]);
-  const staticOnly = mergeExtents([...(before.staticOnly ?? []), ...(after.staticOnly ?? [])]);
-  const reclaimAfter = Math.max(before.reclaimAfter ?? Infinity, after.reclaimAfter ?? Infinity);
-  return {
-    name,
-    kind,
-    extents: intersect(before.extents, after.extents),
-    ...(reserved.length > 0 && { reserved }),
-    ...(staticOnly.length > 0 && { staticOnly }),
-    allocation: before.allocation === "external" ? "external" : after.allocation,
-    ...((before.autoAssign === false || after.autoAssign === false) && { autoAssign: false }),
-    ...((before.avoidBoundaryIps || after.avoidBoundaryIps) && { avoidBoundaryIps: true }),
-    ...(after.quota && { quota: after.quota }),
-    ...(after.tenant && { tenant: after.tenant }),
-    ...(warnAtPercent !== undefined && { warnAtPercent }),
-    ...(reclaimAfter < Infinity && { reclaimAfter }),
-    ...(data !== undefined && { data }),
-  };
-}
-
 export function capacityOf(spec: PoolSpec): bigint {
   const usable = subtract(spec.extents, spec.reserved ?? []);
   return total(usable) - (spec.avoidBoundaryIps ? countBoundaries(usable) : 0n);

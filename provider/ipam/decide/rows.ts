@@ -1,6 +1,6 @@
 import { isSameTenant } from "../../owner";
 import { covers, overlapsAny, sameExtents, sizeOf } from "../extents";
-import type { Details, Event, Extent, Json, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant } from "../types";
+import type { Details, Extent, Json, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant } from "../types";
 
 /** The rows of a store as `decide/` reads and changes them. Rows are never modified: a change puts another row in their place. */
 
@@ -159,5 +159,3 @@ export const toPublic = (holder: Holder, now: number): Lease =>
 
 export const omitUndefined = <T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T =>
   Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
-
-export type NewEvent = Event;
