@@ -5,7 +5,7 @@ import { fsck } from "./decide/fsck";
 import { claim, offer } from "./decide/grant";
 import { importLeases } from "./decide/import";
 import { DUE } from "./decide/lease";
-import { programOf, withdraw } from "./decide/offers";
+import { withdraw } from "./decide/offers";
 import { specOf } from "./decide/pools";
 import * as queries from "./decide/queries";
 import { portText, sharingKeyOf } from "./decide/rows";
@@ -472,5 +472,3 @@ const eventsLostError = (after: number, last: number): OverlayError =>
       : `Events after ${after} are no longer kept; the newest one is ${last}.`,
     `List all leases again, and follow the events after ${last}.`,
   );
-
-export { programOf };

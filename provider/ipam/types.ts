@@ -222,21 +222,24 @@ export interface ImportResult {
   conflicts: { lease: ExistingLease; error: OverlayError }[];
 }
 
+export const EVENT_KINDS = [
+  "claimed",
+  "renewed",
+  "used",
+  "unused",
+  "amended",
+  "renamed",
+  "released",
+  "expired",
+  "reclaimed",
+  "handed over",
+  "imported",
+] as const;
+
 /** One row of the history of a pool. Offers have none. */
 export interface Event {
   at: number;
-  what:
-    | "claimed"
-    | "renewed"
-    | "used"
-    | "unused"
-    | "amended"
-    | "renamed"
-    | "released"
-    | "expired"
-    | "reclaimed"
-    | "handed over"
-    | "imported";
+  what: (typeof EVENT_KINDS)[number];
   pool: string;
   owner: string;
   uid: string;

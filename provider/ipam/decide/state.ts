@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { overlapsAny, subtract, total } from "../extents";
 import type { Changes, DocumentRow, Query, Rows } from "../store/store";
 import type { Event, Extent, Port } from "../types";
@@ -304,7 +304,7 @@ export class State {
     const changed = leases.changes;
     return {
       ...this.head,
-      nextEpoch: randomBytes(4).toString("hex"),
+      nextEpoch: randomUUID().slice(0, 8),
       pools,
       leases: { ...changed, before: (row) => leases.before(row) },
       offers: { ...offers.changes, before: (row) => offers.before(row) },

@@ -3,25 +3,26 @@ import { MAX_IP } from "../../addressing/ip";
 import { CODES, type Code, OverlayError } from "../../errors";
 import { rangeOf, rangeText } from "../store/columns";
 import { isJson, isLeaseId, isPoolName, isRange, isText, isUid, isWord } from "../store/fields";
-import type {
-  By,
-  Changes,
-  Condition,
-  ExistingLease,
-  Extent,
-  Grant,
-  Json,
-  Lease,
-  LeaseEnd,
-  LoggedEvent,
-  OfferRequest,
-  PoolSpec,
-  Port,
-  Request,
-  StoreIdentity,
-  StoreVersion,
-  Tenant,
-  Usage,
+import {
+  type By,
+  type Changes,
+  type Condition,
+  EVENT_KINDS,
+  type ExistingLease,
+  type Extent,
+  type Grant,
+  type Json,
+  type Lease,
+  type LeaseEnd,
+  type LoggedEvent,
+  type OfferRequest,
+  type PoolSpec,
+  type Port,
+  type Request,
+  type StoreIdentity,
+  type StoreVersion,
+  type Tenant,
+  type Usage,
 } from "../types";
 
 /**
@@ -238,19 +239,7 @@ export const lease = fieldsOf<Lease>()({
 
 const eventFields = {
   at: time,
-  what: z.enum([
-    "claimed",
-    "renewed",
-    "used",
-    "unused",
-    "amended",
-    "renamed",
-    "released",
-    "expired",
-    "reclaimed",
-    "handed over",
-    "imported",
-  ]),
+  what: z.enum(EVENT_KINDS),
   pool: poolName,
   owner: text,
   uid,

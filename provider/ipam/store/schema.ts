@@ -1,5 +1,5 @@
 import type { FreeRow, LeaseRow, OfferRow, PoolRow } from "../decide/rows";
-import type { Event } from "../types";
+import { EVENT_KINDS, type Event } from "../types";
 import {
   amount,
   anyText,
@@ -199,27 +199,13 @@ export const offerNames = table<OfferName>(
   { isLookup: true },
 );
 
-const WHAT = [
-  "claimed",
-  "renewed",
-  "used",
-  "unused",
-  "amended",
-  "renamed",
-  "released",
-  "expired",
-  "reclaimed",
-  "handed over",
-  "imported",
-] as const satisfies Event["what"][];
-
 export const events = table<Event & { id: number }>(
   "event",
   ["id"],
   {
     id: count,
     at: time,
-    what: word<Event["what"]>(...WHAT),
+    what: word(...EVENT_KINDS),
     pool: poolName,
     owner: text(),
     uid,
