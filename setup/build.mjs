@@ -1,5 +1,5 @@
 /**
- * provider/ and sdk/ → dist/: CommonJS with types, and for `import` a thin ES module over it, so that a program that is
+ * provider/, service/, client/, cli/ and sdk/ → dist/: CommonJS with types, and for `import` a thin ES module over it, so that a program that is
  * loaded both ways still has one instance of everything. Does nothing when dist/ is newer than its sources.
  */
 import { spawnSync } from "node:child_process";
@@ -11,7 +11,8 @@ import { root } from "./tools.mjs";
 
 const dist = join(root, "dist");
 const stamp = join(dist, ".built");
-const sources = ["provider", "sdk", "tsconfig.json", "package.json", "setup/build.mjs", "setup/tsconfig.build.json"];
+const folders = ["provider", "service", "client", "cli", "sdk"];
+const sources = [...folders, "tsconfig.json", "package.json", "setup/build.mjs", "setup/tsconfig.build.json"];
 const require = createRequire(import.meta.url);
 
 export const isBuilt = () =>
@@ -25,7 +26,7 @@ export function build() {
   try {
     compile(staging);
     copyProtos(staging);
-    for (const folder of ["sdk", "provider/client"]) writeModule(join(staging, folder));
+    for (const folder of ["sdk", "client"]) writeModule(join(staging, folder));
     makeExecutable(staging);
     fs.writeFileSync(join(staging, ".built"), "");
     fs.utimesSync(join(staging, ".built"), started, started); // what changes meanwhile is newer
@@ -46,9 +47,9 @@ function compile(outDir) {
 
 /** Read at run time from beside the modules that load them. @param {string} outDir */
 function copyProtos(outDir) {
-  const names = fs.readdirSync(join(root, "provider"), { recursive: true, encoding: "utf8" });
+  const names = fs.readdirSync(join(root, "service"), { recursive: true, encoding: "utf8" });
   for (const name of names.filter((each) => each.endsWith(".proto")))
-    fs.copyFileSync(join(root, "provider", name), join(outDir, "provider", name));
+    fs.copyFileSync(join(root, "service", name), join(outDir, "service", name));
 }
 
 /** index.mjs names what index.js exports; its values are those of index.js. @param {string} folder */

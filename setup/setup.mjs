@@ -41,7 +41,7 @@ async function setUp(purpose) {
   if (needsLab && reason === undefined) await setUpLab(purpose);
   if (WITH_PACKAGES.includes(purpose)) await ensureDebianPackages(purpose);
   if (purpose !== "overlayctl" && !isBuilt()) {
-    say("Compiling provider/ and sdk/ to dist/.");
+    say("Compiling the sources to dist/.");
     build();
   }
 }

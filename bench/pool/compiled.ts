@@ -32,7 +32,7 @@ function compile(checkout: string): string {
   const args = [require.resolve("typescript/bin/tsc"), "-p", join(checkout, "bench/pool"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { stdio: ["ignore", 2, 2] });
   if (status !== 0) throw new Error(`${checkout} cannot be compiled.`);
-  copyProtos(join(checkout, "provider"), join(outDir, "provider"));
+  copyProtos(join(checkout, "service"), join(outDir, "service"));
   return join(outDir, "bench", "pool");
 }
 

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createContext, runInContext } from "node:vm";
 import { build } from "esbuild";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { OverlayClient, OverlayServiceError } from "../../provider/client";
+import { OverlayClient, OverlayServiceError } from "../../client";
 import { root } from "../../setup/tools.mjs";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type ServiceProcess, startService } from "./service-process";

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken, revokeAccessToken } from "../../provider/access";
 import type { Scope } from "../../provider/access/caller";
-import { SERVICE_NAMES, serviceDefinition } from "../../provider/service/grpc/api";
+import { SERVICE_NAMES, serviceDefinition } from "../../service/grpc/api";
 import { Stage } from "../unit/lifecycle/stage";
 import { type Connection, GrpcService } from "./grpc-service";
 

@@ -9,8 +9,8 @@ import {
 } from "@grpc/proto-loader";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { revokeAccessToken } from "../../provider/access";
-import { TlsCredentials } from "../../provider/service/grpc/credentials";
-import { readTls } from "../../provider/service/tls";
+import { TlsCredentials } from "../../service/grpc/credentials";
+import { readTls } from "../../service/tls";
 import { Stage } from "../unit/lifecycle/stage";
 import { type Answer, type CallOptions, type Connection, GrpcService } from "./grpc-service";
 import { type Authority, newAuthority } from "./servers/certificates";

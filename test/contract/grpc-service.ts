@@ -12,15 +12,15 @@ import { type AccessTokenInput, createAccessToken } from "../../provider/access"
 import { Authenticator } from "../../provider/access/authenticate";
 import type { Ipam } from "../../provider/ipam/types";
 import type { TenantDefaults } from "../../provider/resource";
-import { Admission } from "../../provider/service/admission";
-import type { Limits, ServiceContext } from "../../provider/service/app";
-import type { EventFeed } from "../../provider/service/events/feed";
-import type { TlsCredentials } from "../../provider/service/grpc/credentials";
-import { GrpcServer } from "../../provider/service/grpc/server";
-import { openInstance } from "../../provider/service/instance";
-import { createLog } from "../../provider/service/log";
+import { Admission } from "../../service/admission";
+import type { Limits, ServiceContext } from "../../service/app";
+import type { EventFeed } from "../../service/events/feed";
+import type { TlsCredentials } from "../../service/grpc/credentials";
+import { GrpcServer } from "../../service/grpc/server";
+import { openInstance } from "../../service/instance";
+import { createLog } from "../../service/log";
 
-const folder = "provider/service/grpc";
+const folder = "service/grpc";
 /** As a client has it that was made from the file. */
 const overlay = loadSync(`${folder}/overlay.proto`, { longs: String, enums: String });
 const google = loadSync(`${folder}/status.proto`, { longs: String });

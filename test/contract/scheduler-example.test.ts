@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { OverlayClient } from "../../provider/client";
+import { OverlayClient } from "../../client";
 import { root } from "../../setup/tools.mjs";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type ServiceProcess, startService } from "./service-process";

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { OverlayClient, type Reservation } from "../../provider/client";
+import { OverlayClient, type Reservation } from "../../client";
 import { type Ctl, deploy } from "../unit/cli/ctl";
 import { type ServiceProcess, startService } from "./service-process";
 

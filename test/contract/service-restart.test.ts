@@ -4,7 +4,7 @@ import { get } from "node:http";
 import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { OverlayClient } from "../../provider/client";
+import { OverlayClient } from "../../client";
 import { Ctl, deploy, OVERLAYCTL } from "../unit/cli/ctl";
 import { waitFor } from "./service-process";
 

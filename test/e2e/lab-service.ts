@@ -14,7 +14,7 @@ export interface LabService {
 export async function startLabService(lab: Lab, store: string, options: string[] = []): Promise<LabService> {
   const authority = newAuthority();
   const { cert, key } = authority.issue("service", "IP:127.0.0.1");
-  const program = join(__dirname, "../../dist/provider/cli/overlayctl.js");
+  const program = join(__dirname, "../../dist/cli/overlayctl.js");
   const args = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, ...options];
   const child = lab.spawnInController(process.execPath, [program, ...args], {
     env: { ...process.env, OVERLAY_STORE: store },

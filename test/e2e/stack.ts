@@ -65,7 +65,7 @@ export class Workspace {
 
   /** On the store that the stacks share. */
   async overlayctl(...args: string[]): Promise<string> {
-    const command = [join(REPO, "dist/provider/cli/overlayctl.js"), ...args];
+    const command = [join(REPO, "dist/cli/overlayctl.js"), ...args];
     const env = { ...process.env, OVERLAY_STORE: this.store };
     const { code, stdout, stderr } = await this.run(process.execPath, command, { env });
     if (code !== 0) throw new Error(`overlayctl ${args[0]} ${args[1]} ended with ${code}: ${stderr}`);

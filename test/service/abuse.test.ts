@@ -6,7 +6,7 @@ import { createInterface } from "node:readline";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { OverlayClient, OverlayServiceError } from "../../provider/client";
+import { OverlayClient, OverlayServiceError } from "../../client";
 import { type ServiceProcess, startService, waitFor } from "../contract/service-process";
 import { Ctl, deploy } from "../unit/cli/ctl";
 

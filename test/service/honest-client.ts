@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { OverlayClient } from "../../provider/client";
+import { OverlayClient } from "../../client";
 
 /**
  * A client process, `honest-client.ts URL TOKEN`: prints a blank line, reserves, uses and releases until its input ends, and prints the milliseconds of a

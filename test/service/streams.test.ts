@@ -3,7 +3,7 @@ import { afterEach, expect, test, vi } from "vitest";
 import { revokeAccessToken } from "../../provider/access";
 import { openIpam } from "../../provider/ipam";
 import type { EventPage, LoggedEvent } from "../../provider/ipam/types";
-import { EventFeed } from "../../provider/service/events/feed";
+import { EventFeed } from "../../service/events/feed";
 import { EventClient } from "../unit/service/event-client";
 import { TestService } from "../unit/service/service";
 

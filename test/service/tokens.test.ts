@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { OverlayClient, type OverlayServiceError } from "../../provider/client";
+import { OverlayClient, type OverlayServiceError } from "../../client";
 import { createPool, extents } from "../contract/fixture";
 import { raceContract } from "../contract/races";
 import { etcdMissing, startEtcd } from "../contract/servers/etcd";

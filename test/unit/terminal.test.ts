@@ -1,7 +1,7 @@
 import { PassThrough } from "node:stream";
 import { afterEach, expect, test, vi } from "vitest";
-import { printError } from "../../provider/cli/command";
-import { Output } from "../../provider/cli/output";
+import { printError } from "../../cli/command";
+import { Output } from "../../cli/output";
 import { OverlayError } from "../../provider/errors";
 import { readCredentials } from "../../provider/host/ssh/dial";
 import { Frames } from "../../provider/host/ssh/shell";

@@ -2,10 +2,10 @@ import { readFileSync } from "node:fs";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Caller } from "../../../provider/access/caller";
 import type { Ipam } from "../../../provider/ipam/types";
-import type { App, Limits } from "../../../provider/service/app";
-import { openInstance } from "../../../provider/service/instance";
-import { createLog } from "../../../provider/service/log";
-import { buildServer } from "../../../provider/service/server";
+import type { App, Limits } from "../../../service/app";
+import { openInstance } from "../../../service/instance";
+import { createLog } from "../../../service/log";
+import { buildServer } from "../../../service/server";
 import type { Certificate } from "./certificates";
 
 const LIMITS: Limits = { bodyLimit: 65_536, pageLimit: 1000, rateLimit: 100_000, requestTimeout: 30 };

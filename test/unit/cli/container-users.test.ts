@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { groupContainers, withContainerUsers } from "../../../provider/cli/containers";
-import { type ExportedResource, findRequiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
+import { groupContainers, withContainerUsers } from "../../../cli/containers";
+import { type ExportedResource, findRequiredLeases, sortByDepth } from "../../../cli/stack-export";
 import { openIpam } from "../../../provider/ipam";
 import type { Values } from "../../../provider/lifecycle/values";
 import { readSettings } from "../../../provider/settings";

@@ -10,7 +10,7 @@ import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
 /** Compiled: a process that compiles its own sources takes twice as long to start. */
-export const OVERLAYCTL = join(__dirname, "../../../dist/provider/cli/overlayctl.js");
+export const OVERLAYCTL = join(__dirname, "../../../dist/cli/overlayctl.js");
 
 export interface Answer {
   code: number | null;

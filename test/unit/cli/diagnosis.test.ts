@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { NetworkEnd, PingResult } from "../../../provider/cli/diagnosis";
-import { findFailedHop } from "../../../provider/cli/diagnosis";
+import type { NetworkEnd, PingResult } from "../../../cli/diagnosis";
+import { findFailedHop } from "../../../cli/diagnosis";
 
 /** Which hop verify names, from the answers of hosts in any order. */
 const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({

@@ -43,7 +43,7 @@ const largeOf = (modules: string[]): string[] =>
 
 test("--version loads no store, no SSH and none of the provider's larger parts", () => {
   const modules = loadedBy("--version");
-  expect(modules.some((path) => path.endsWith("/provider/cli/overlayctl.js"))).toBe(true);
+  expect(modules.some((path) => path.endsWith("/dist/cli/overlayctl.js"))).toBe(true);
   expect(largeOf(modules)).toEqual([]);
 });
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Output } from "../../../provider/cli/output";
+import { Output } from "../../../cli/output";
 
 let printed: string;
 beforeEach(() => {

@@ -1,7 +1,7 @@
 import { createServer } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type CallOptions, OverlayClient, OverlayServiceError } from "../../../provider/client";
-import { parseRetryAfter, retryDelay } from "../../../provider/client/retry";
+import { type CallOptions, OverlayClient, OverlayServiceError } from "../../../client";
+import { parseRetryAfter, retryDelay } from "../../../client/retry";
 import { cut, cutInBody, json, problem, type Reply, ScriptedServer, silence } from "./scripted-server";
 
 /** The client against a server on loopback that answers as a test says, without delays between retries where no delay is tested. */

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { OverlayClient } from "../../../provider/client";
+import { OverlayClient } from "../../../client";
 import { cut, problem, type Reply, ScriptedServer } from "./scripted-server";
 
 /** Streams of events over connections that end in all ways. */

@@ -1,8 +1,8 @@
 import type { RouteOptions } from "fastify";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { z } from "zod";
-import { OverlayClient } from "../../../provider/client";
-import { ROUTES } from "../../../provider/client/routes";
+import { OverlayClient } from "../../../client";
+import { ROUTES } from "../../../client/routes";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "../service/service";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { type Block, BlockParser } from "../../../provider/client/sse";
+import { type Block, BlockParser } from "../../../client/sse";
 
 /** Each text is given whole, byte by byte, and cut in two at every place: the blocks are the same. */
 const STREAMS: [name: string, text: string, blocks: Block[]][] = [

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import { describeEnd, planPings, renderPings } from "../../../cli/diagnosis";
+import { renderProgram } from "../../../cli/scan";
+import { findNetworks, type HostState } from "../../../cli/survey";
 import { parseLayout } from "../../../provider/addressing/layout";
-import { describeEnd, planPings, renderPings } from "../../../provider/cli/diagnosis";
-import { renderProgram } from "../../../provider/cli/scan";
-import { findNetworks, type HostState } from "../../../provider/cli/survey";
 import { isOverlayError } from "../../../provider/errors";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { toRecordItem } from "../../../provider/network/kinds";

@@ -2,7 +2,7 @@ import type { InjectOptions } from "fastify";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { type AccessTokenInput, type Bounds, createAccessToken, revokeAccessToken } from "../../../provider/access";
 import { PROCEDURES } from "../../../provider/ipam/remote/api";
-import { buildServer } from "../../../provider/service/server";
+import { buildServer } from "../../../service/server";
 import { Stage } from "../lifecycle/stage";
 import { type Answer, TestService } from "./service";
 

@@ -1,7 +1,7 @@
 import { createServer, type Server } from "node:http";
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { afterEach, expect, test, vi } from "vitest";
-import { limitConnections } from "../../../provider/service/connections";
+import { limitConnections } from "../../../service/connections";
 
 /** A real server with a low limit, and clients that keep their connections open. */
 let server: Server;

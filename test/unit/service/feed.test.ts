@@ -3,7 +3,7 @@ import { afterEach, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
 import type { EventPage, Ipam, LoggedEvent } from "../../../provider/ipam/types";
-import { EventFeed, type FeedOptions } from "../../../provider/service/events/feed";
+import { EventFeed, type FeedOptions } from "../../../service/events/feed";
 import { by, createPool, extents } from "../../contract/fixture";
 
 const ends: (() => unknown)[] = [];

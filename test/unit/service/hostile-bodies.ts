@@ -9,7 +9,7 @@ import {
   useFields,
   validateFields,
   webhookFields,
-} from "../../../provider/service/inputs";
+} from "../../../service/inputs";
 
 /** Bodies that cost as much as a body of their size can: deep, wide, with long keys, many errors, large numbers and long texts. */
 

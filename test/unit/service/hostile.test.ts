@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { type Ipam, openIpam } from "../../../provider/ipam";
-import { describeExcess } from "../../../provider/service/json-body";
+import { describeExcess } from "../../../service/json-body";
 import { deploy } from "../cli/ctl";
 import { hostileBodies } from "./hostile-bodies";
 import { TestService } from "./service";

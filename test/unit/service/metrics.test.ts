@@ -5,7 +5,7 @@ import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
 import type { Observer } from "../../../provider/ipam/observer";
 import type { Ipam } from "../../../provider/ipam/types";
-import { Metrics } from "../../../provider/service/metrics/metrics";
+import { Metrics } from "../../../service/metrics/metrics";
 import { by, createPool, extents, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";

@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { isLoopbackName } from "../../../provider/loopback";
-import { findPassedSocket, parseListen, refuseOpenAddress } from "../../../provider/service/listen";
-import { createLog, redact } from "../../../provider/service/log";
-import { RateLimit } from "../../../provider/service/rate-limit";
-import { readServiceSettings } from "../../../provider/service/settings";
-import { parseTraceContext, requestIdOf } from "../../../provider/service/trace";
+import { findPassedSocket, parseListen, refuseOpenAddress } from "../../../service/listen";
+import { createLog, redact } from "../../../service/log";
+import { RateLimit } from "../../../service/rate-limit";
+import { readServiceSettings } from "../../../service/settings";
+import { parseTraceContext, requestIdOf } from "../../../service/trace";
 
 const codeOf = (work: () => unknown): string => {
   try {

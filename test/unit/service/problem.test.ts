@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { CODES, type Code, OverlayError } from "../../../provider/errors";
 import type { Lease } from "../../../provider/ipam/types";
-import { problemHeaders, statusOf, toOverlayError, toProblem } from "../../../provider/service/problem";
+import { problemHeaders, statusOf, toOverlayError, toProblem } from "../../../service/problem";
 
 /** The status of every code. */
 const STATUSES: Record<number, Code[]> = {

@@ -3,11 +3,11 @@ import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Ipam } from "../../../provider/ipam/types";
-import type { App, Limits, ServiceContext } from "../../../provider/service/app";
-import type { EventFeed } from "../../../provider/service/events/feed";
-import { openInstance } from "../../../provider/service/instance";
-import { createLog } from "../../../provider/service/log";
-import { buildServer } from "../../../provider/service/server";
+import type { App, Limits, ServiceContext } from "../../../service/app";
+import type { EventFeed } from "../../../service/events/feed";
+import { openInstance } from "../../../service/instance";
+import { createLog } from "../../../service/log";
+import { buildServer } from "../../../service/server";
 
 const LIMITS: Limits = { bodyLimit: 65_536, pageLimit: 1000, rateLimit: 100_000, requestTimeout: 30 };
 

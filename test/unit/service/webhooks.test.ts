@@ -3,9 +3,6 @@ import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { openIpam } from "../../../provider/ipam";
 import type { Ipam, Webhook } from "../../../provider/ipam/types";
-import { WebhookDeliveries } from "../../../provider/service/events/deliveries";
-import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../provider/service/events/delivery";
-import { EventFeed } from "../../../provider/service/events/feed";
 import {
   createWebhook,
   listWebhooks,
@@ -14,6 +11,9 @@ import {
   signatureOf,
   webhookInput,
 } from "../../../provider/webhooks";
+import { WebhookDeliveries } from "../../../service/events/deliveries";
+import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../service/events/delivery";
+import { EventFeed } from "../../../service/events/feed";
 import { by, createPool, extents } from "../../contract/fixture";
 import { hmacOf, Receiver } from "./receiver";
 

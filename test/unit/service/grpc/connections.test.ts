@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Connections } from "../../../../provider/service/grpc/connections";
+import { Connections } from "../../../../service/grpc/connections";
 
 let server: Server;
 let connections: Connections;

@@ -3,15 +3,9 @@ import { describe, expect, test } from "vitest";
 import { ACCESS_SCOPES, type Event, type Lease } from "../../../../provider/ipam/types";
 import { createPoolInput } from "../../../../provider/reservations";
 import { PLACEMENTS } from "../../../../provider/resources/placement";
-import {
-  enumNames,
-  fieldNames,
-  OVERLAY_PROTO,
-  SERVICE_NAMES,
-  serviceDefinition,
-} from "../../../../provider/service/grpc/api";
-import { enumName } from "../../../../provider/service/grpc/messages";
-import { METHODS } from "../../../../provider/service/grpc/table";
+import { enumNames, fieldNames, OVERLAY_PROTO, SERVICE_NAMES, serviceDefinition } from "../../../../service/grpc/api";
+import { enumName } from "../../../../service/grpc/messages";
+import { METHODS } from "../../../../service/grpc/table";
 
 /** The .proto file and the table of methods say the same. */
 const text = readFileSync(OVERLAY_PROTO, "utf8");

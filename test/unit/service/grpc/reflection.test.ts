@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { completeFiles, type FileDescriptor } from "../../../../provider/service/grpc/reflection";
+import { completeFiles, type FileDescriptor } from "../../../../service/grpc/reflection";
 
 /** As protobufjs makes them. */
 const files = (): FileDescriptor[] => [

@@ -1,7 +1,7 @@
 import { Metadata, status } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
 import { CODES, categoryOf, OverlayError } from "../../../../provider/errors";
-import { statusOf, toServiceError } from "../../../../provider/service/grpc/status";
+import { statusOf, toServiceError } from "../../../../service/grpc/status";
 
 const EXPECTED: Record<string, status> = {
   invalid: status.INVALID_ARGUMENT,

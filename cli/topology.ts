@@ -1,0 +1,89 @@
+import type { Command } from "commander";
+import { runnerLayout, tunnelName } from "../provider/addressing/layout";
+import { escapeControls } from "../provider/errors";
+import type { Lease, PoolSpec } from "../provider/ipam";
+import { formatTime } from "../provider/reservations";
+import { readRunnerName, requireNetwork } from "../provider/reservations/runners";
+import { parseSettings } from "../provider/resource";
+import { layoutsOf, readHub, storedNetwork } from "../provider/resources/network-settings";
+import { command, withPool } from "./command";
+import { hostIdOfLease } from "./hosts";
+
+/** `overlayctl topology`: a network, its hub and its runners, from the store. */
+
+export interface Topology {
+  network: string;
+  cidr: string;
+  hub: string | undefined;
+  hubIp: string;
+  runners: TopologyRunner[];
+}
+
+interface TopologyRunner {
+  runner: string;
+  id: number;
+  subnet: string;
+  vni: number;
+  device: string;
+  host: string | undefined;
+  state: Lease["state"];
+  lastSeen: string;
+}
+
+export const topologyCommand = (): Command =>
+  command("topology", "Show a network as it is in the store: its hub, its runners and their tunnels.")
+    .argument("<network>", "name of the network")
+    .option("--mermaid", "as a Mermaid flowchart, for READMEs and pull requests")
+    .action(
+      withPool<{ mermaid?: boolean }>(async ({ pool, out }, { mermaid = false }, name) => {
+        const spec = await requireNetwork(pool, name!);
+        const topology = describeTopology(name!, spec, await pool.leases(spec.name));
+        if (mermaid) return void process.stdout.write(`${escapeControls(renderMermaid(topology))}\n`);
+        const { runners, ...network } = topology;
+        out.one(network);
+        out.say("");
+        out.list(runners, ["runner", "id", "subnet", "vni", "device", "host", "state", "lastSeen"]);
+      }),
+    );
+
+/** With offers, so that the chart of a pull request shows the runners that it adds. */
+function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Topology {
+  const settings = parseSettings(storedNetwork, spec);
+  const hub = readHub(spec);
+  const layouts = layoutsOf(settings.subnets);
+  const runners = leases
+    .filter(({ state }) => state !== "quarantined")
+    .map((lease): TopologyRunner => {
+      const id = Number(lease.extents[0]!.first);
+      return {
+        runner: readRunnerName(lease, network) ?? lease.owner,
+        id,
+        subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
+        vni: settings.vniBase + id,
+        device: tunnelName(settings.devicePrefix, id),
+        host: hostIdOfLease(lease),
+        state: lease.state,
+        lastSeen: formatTime(lease.lastSeen),
+      };
+    });
+  return {
+    network,
+    cidr: layouts.map(({ cidr }) => cidr).join(", "),
+    hub,
+    hubIp: layouts.map(({ hubIp }) => hubIp).join(", "),
+    runners: runners.sort((a, b) => a.id - b.id),
+  };
+}
+
+/** Offers are dashed. Names are quoted, because Mermaid has reserved words. */
+function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
+  const label = (...lines: (string | undefined)[]): string =>
+    `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;
+  return [
+    "flowchart LR",
+    `  hub((${label(`${network} hub`, hubIp, hub)}))`,
+    ...runners.map(({ id, runner, subnet, host }) => `  r${id}[${label(runner, subnet, host)}]`),
+    ...runners.map(({ id, vni, state }) => `  hub ${state === "offered" ? `-. ${vni} .-` : `== ${vni} ===`} r${id}`),
+    `  %% ${network}: ${cidr}, ${runners.length} runners`,
+  ].join("\n");
+}

@@ -1,0 +1,72 @@
+import { z } from "zod";
+import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../provider/webhooks";
+import type { RouteGroup } from "../app";
+import { webhookFields } from "../inputs";
+import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../schemas/webhooks";
+
+const idParams = z.strictObject({ id: z.string().min(1).describe("Id of the webhook.") });
+
+/** Receivers of events by HTTP. They are for operators: a caller with bounds is refused by its pool. */
+export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
+  app.route({
+    method: "GET",
+    url: "/webhooks",
+    config: { scope: "admin" },
+    schema: {
+      operationId: "listWebhooks",
+      summary: "List the webhooks, and how far each has come.",
+      response: { 200: webhooksAnswer },
+    },
+    handler: async ({ overlay }) => ({ webhooks: await listWebhooks(overlay.pool) }),
+  });
+
+  app.route({
+    method: "POST",
+    url: "/webhooks",
+    config: { scope: "admin", failures: [404, 409] },
+    schema: {
+      operationId: "addWebhook",
+      summary: "Send events from now on to a URL: all, or those of a tenant, a network or a pool.",
+      body: webhookFields,
+      response: { 200: createdWebhookAnswer },
+    },
+    handler: async ({ overlay, body, caller }) => {
+      const { id, url, secret } = await createWebhook({ pool: overlay.pool, createdBy: caller.name }, body);
+      deliveries.reload();
+      return { id, url, secret };
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/webhooks/:id/resume",
+    config: { scope: "admin", failures: [404] },
+    schema: {
+      operationId: "resumeWebhook",
+      summary: "Try a failing or suspended webhook again, with the event at which it stopped.",
+      params: idParams,
+      response: { 200: webhookIdAnswer },
+    },
+    handler: async ({ overlay, params }) => {
+      await resumeWebhook(overlay.pool, params.id);
+      return params;
+    },
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/webhooks/:id",
+    config: { scope: "admin", failures: [404] },
+    schema: {
+      operationId: "removeWebhook",
+      summary: "Remove a webhook.",
+      params: idParams,
+      response: { 200: webhookIdAnswer },
+    },
+    handler: async ({ overlay, params }) => {
+      await removeWebhook(overlay.pool, params.id);
+      deliveries.reload();
+      return params;
+    },
+  });
+};
