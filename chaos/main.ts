@@ -1,9 +1,8 @@
-import { chaosPool, checkLedgers } from "./pool";
+import { chaosPool } from "./pool";
 
 /** `npm run chaos -- NAME`: real processes under kill -9 and broken servers; exits with 1 if a check fails. */
 const RUNS: Record<string, (args: string[]) => Promise<boolean>> = {
   pool: chaosPool,
-  check: checkLedgers,
 };
 
 async function main([name = "", ...args]: string[]): Promise<number> {

@@ -69,11 +69,3 @@ const findCall = (pool: Ipam, owner: string): Act => ({
 
 const describeFound = (lease: Lease | undefined): CallResult =>
   lease ? { got: toGrantedLease(lease) } : { none: true };
-
-/** The end of a history: the lease of each owner after all calls. */
-export async function findAll(pool: Ipam, ledger: LedgerWriter, owners: Iterable<string>): Promise<void> {
-  for (const owner of owners) {
-    const { call, act } = findCall(pool, owner);
-    await ledger.record(owner, call, act);
-  }
-}

@@ -39,18 +39,18 @@ const EXPECTED = ["STORE_UNAVAILABLE", "STORE_CONFLICT"];
 
 export function applyEntry(before: LeaseModel, entry: Entry): ModelStep {
   const { result } = entry;
-  // The check of linearizability covers finds.
-  if (entry.call === "find") return { model: before };
   const failed = result && "failed" in result ? result.failed : undefined;
   if (failed !== undefined && ![...REFUSED, ...EXPECTED].includes(failed))
     return contradict("fault", `${entry.call} failed with ${failed}`, applyUnanswered(before, entry));
   if (!result || EXPECTED.includes(failed!)) return { model: applyUnanswered(before, entry) };
+  if (entry.call === "find") return applyFind(before, result);
   if (entry.call === "claim") return applyClaim(before, result);
   if (entry.call === "use") return applyUse(before, result);
   return entry.stale ? applyStaleRelease(before, result) : applyRelease(before, result);
 }
 
 function applyUnanswered(before: LeaseModel, entry: Entry): LeaseModel {
+  if (entry.call === "find") return before;
   if (entry.call === "release") return entry.stale ? before : { ...before, free: true };
   if (before.free || !before.held) return ANY_LEASE;
   // A claim may have renewed the id, a use may have changed the state.
@@ -72,6 +72,20 @@ function applyClaim({ free, held }: LeaseModel, result: CallResult): ModelStep {
   if (held.state && held.state !== got.state)
     return contradict("changed", `${got.value} was ${held.state}, and was then ${got.state}`, model);
   return { model };
+}
+
+/** A call without an answer may still take effect after the find: what is not certain stays so. */
+function applyFind(before: LeaseModel, result: CallResult): ModelStep {
+  const { free, held } = before;
+  if (!("got" in result))
+    return free ? { model: before } : contradict("lost", `${held?.value} was held, and was not found`);
+  const { got } = result;
+  const model = { free: false, held: got };
+  if (!held) return contradict("changed", `nothing was held, and ${got.value} was found`, model);
+  for (const field of ["value", "leaseId", "state"] as const)
+    if (held[field] !== undefined && held[field] !== got[field])
+      return contradict("changed", `${field} was ${held[field]}, and ${got[field]} was found`, model);
+  return { model: held.value === undefined ? model : before };
 }
 
 function applyUse({ held }: LeaseModel, result: CallResult): ModelStep {

@@ -21,6 +21,7 @@ function ledger(...lines: string[]): Entry[] {
 
 function resultOf(text: string): Entry["result"] {
   if (text === "") return undefined;
+  if (text === "nothing") return { none: true };
   if (text === "yes" || text === "no") return { did: text === "yes" };
   if (!text.includes("/")) return { failed: text };
   const [value, leaseId, state = "reserved"] = text.split("/") as [string, string, string?];
@@ -56,6 +57,26 @@ test.each<[string, string[], string[]]>([
   ["a renewal, and a release by the old id", ["1 a claim 7/x", "2 a claim 7/y", "3 a stale-release:x no"], ["a 7/y"]],
   ["a store that did not answer", ["1 a claim STORE_UNAVAILABLE", "2 a claim 7/x"], ["a 7/x"]],
   ["a pool that was full", ["1 a claim POOL_EXHAUSTED"], []],
+  [
+    "finds before and after each call",
+    [
+      "1 a find nothing",
+      "2 a claim 7/x",
+      "3 a find 7/x",
+      "4 a use:x 7/x/used",
+      "5 a find 7/x/used",
+      "6 a release:x yes",
+    ],
+    [],
+  ],
+  ["an interrupted claim that takes effect late", ["1 a claim", "2 a find nothing", "3 a find 7/x"], ["a 7/x"]],
+  [
+    "an interrupted release that takes effect late",
+    ["1 a claim 7/x", "2 a release:x", "3 a find 7/x", "4 b claim 7/y", "5 a find nothing"],
+    ["b 7/y"],
+  ],
+  ["an interrupted use that takes effect late", ["1 a claim 7/x", "2 a use:x", "3 a find 7/x"], ["a 7/x/used"]],
+  ["an interrupted renewal that takes effect late", ["1 a claim 7/x", "2 a claim", "3 a find 7/x"], ["a 7/y"]],
 ])("nothing is wrong with %s", (_, entries, leases) => {
   expect(found(ledger(...entries), stored(...leases))).toEqual([]);
 });
@@ -129,6 +150,36 @@ test.each<[string, string[], string[], string[]]>([
     ["1 a claim 7/x", "2 a claim 7/y", "3 a stale-release:x yes"],
     [],
     ["changed: a 7 was released by an id that had been renewed"],
+  ],
+  [
+    "a lease that is not found",
+    ["1 a claim 7/x", "2 a find nothing"],
+    ["a 7/x"],
+    ["lost: a 7 was held, and was not found", "lost: a released 7; the store still has it"],
+  ],
+  [
+    "a find of what was over before it",
+    ["1 a claim 7/x", "2 a release:x yes", "3 a find 7/x", "4 a claim 8/y"],
+    ["a 8/y"],
+    ["changed: a nothing was held, and 7 was found", "changed: a held 7, and was then given 8"],
+  ],
+  [
+    "a find of an id from before a renewal",
+    ["1 a claim 7/x", "2 a claim 7/y", "3 a find 7/x", "4 a claim 7/z"],
+    ["a 7/z"],
+    ["changed: a leaseId was y, and x was found"],
+  ],
+  [
+    "a value given twice, of which a find shows the first holder",
+    ["1 a claim", "2 a find 7/x", "3 b claim 7/y", "4 b release:y yes"],
+    ["a 7/x"],
+    ["duplicate: b was given 7, which a held"],
+  ],
+  [
+    "a release by an old id that gives the value to another",
+    ["1 a claim 7/x", "2 a release:x", "3 a claim 7/y", "4 b claim 7/z", "5 b release:z yes"],
+    ["a 7/y"],
+    ["duplicate: b was given 7, which a held"],
   ],
   ["two leases of one owner", ["1 a claim 7/x"], ["a 7/x", "a 8/y"], ["changed: a has 2 leases"]],
   ["a lease without a claim", [], ["a 7/x"], ["changed: a has a lease, but never asked for one"]],
