@@ -2,14 +2,14 @@ import { mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
-import { diskFolder, ENGINES, type Engine, type EngineName, parseEngines } from "../../bench/engines";
+import { diskFolder } from "../../bench/engines";
 import { table } from "../../bench/table";
 import { openIpam } from "../../provider/ipam";
 import { createChaosPool, POOL, SETTINGS, toGrantedLease } from "./chaos-pool";
 import { findViolations, type Violation } from "./check";
-import { type ServerFault, serverFaultFor } from "./faults";
 import { type Entry, entriesOf, processesIn } from "./ledger";
 import type { ViolationKind } from "./model";
+import { parseStores, STORES, type Store } from "./stores";
 import { Workers } from "./workers";
 
 /**
@@ -20,8 +20,8 @@ export async function chaosPool(args: string[]): Promise<boolean> {
   const options = { engines: { type: "string" }, seconds: { type: "string", default: "45" } } as const;
   const { values } = parseArgs({ args, options });
   const outcomes: RunResult[] = [];
-  for (const name of parseEngines(values.engines)) {
-    const { missing } = ENGINES[name];
+  for (const name of parseStores(values.engines)) {
+    const { missing } = STORES[name]!;
     if (missing) console.error(`${name} is left out: ${missing}.`);
     else outcomes.push(await runOn(name, Number(values.seconds)));
   }
@@ -29,41 +29,36 @@ export async function chaosPool(args: string[]): Promise<boolean> {
   return outcomes.every(isClean);
 }
 
-/** A run continues past its time until it has reached these numbers, up to `AT_MOST` times as long. */
-const AIMS: Record<EngineName, { claims: number; kills: number; crashes: number }> = {
-  sqlite: { claims: 20_000, kills: 30, crashes: 0 },
-  postgres: { claims: 5000, kills: 10, crashes: 10 },
-  etcd: { claims: 5000, kills: 10, crashes: 10 },
-};
+/** A run continues past its time until it has reached its aim, up to so many times as long. */
 const AT_MOST = 6;
 
 interface RunResult {
-  engine: EngineName;
+  engine: string;
   seconds: number;
   entries: Entry[];
   kills: number;
   crashes: number;
-  serverFault?: string;
+  fault?: string;
   violations: Violation[];
   /** Where its ledgers are kept, if something is wrong. */
   ledgers?: string;
   fsck: string[];
 }
 
-async function runOn(name: EngineName, seconds: number): Promise<RunResult> {
+async function runOn(name: string, seconds: number): Promise<RunResult> {
   console.error(`${name}: at least ${seconds} s of claims and kills.`);
   const folder = diskFolder();
-  const engine = await ENGINES[name].start();
+  const store = await STORES[name]!.start();
   const ledgers = join(folder, "ledgers");
   let isKept = false;
   try {
-    const pool = await openIpam(engine.url, SETTINGS);
+    const pool = await openIpam(store.url, SETTINGS);
     await createChaosPool(pool);
     await pool.end();
     const started = Date.now();
-    const { workers, crashes, serverFault } = await runWithFaults(engine, ledgers, seconds);
+    const { workers, crashes } = await runWithFaults(name, store, ledgers, seconds);
     const entries = ledgersIn(ledgers);
-    const found = await compareStore(engine, entries);
+    const found = await compareStore(store, entries);
     const faults = workers.faults.map((what): Violation => ({ kind: "fault", owner: "a worker", what }));
     const violations = [...found.violations, ...faults];
     isKept = violations.length > 0;
@@ -73,13 +68,13 @@ async function runOn(name: EngineName, seconds: number): Promise<RunResult> {
       entries,
       kills: workers.kills,
       crashes,
-      ...(serverFault && { serverFault: serverFault.name }),
+      ...(store.fault && { fault: store.fault.name }),
       violations,
       ...(isKept && { ledgers }),
       fsck: found.fsck,
     };
   } finally {
-    await engine.stop();
+    await store.stop();
     if (!isKept) rmSync(folder, { recursive: true, force: true });
   }
 }
@@ -88,11 +83,10 @@ const ledgersIn = (folder: string): Entry[] => processesIn(folder).flatMap((proc
 const claimsIn = (entries: Entry[]): number =>
   entries.filter(({ call, result }) => call === "claim" && result && "got" in result).length;
 
-async function runWithFaults(engine: Engine, folder: string, seconds: number) {
+async function runWithFaults(name: string, store: Store, folder: string, seconds: number) {
   mkdirSync(folder);
-  const aim = AIMS[engine.name];
-  const serverFault = serverFaultFor(engine);
-  const workers = new Workers(engine.url, folder);
+  const { aim } = STORES[name]!;
+  const workers = new Workers(store.url, folder);
   const [soonest, latest] = [Date.now() + seconds * 1000, Date.now() + AT_MOST * seconds * 1000];
   let [crashes, going] = [0, true];
   const isEnough = () =>
@@ -108,20 +102,20 @@ async function runWithFaults(engine: Engine, folder: string, seconds: number) {
     for (; going; await pause(workers.kills, aim.kills)) workers.killOne();
   };
   // No call succeeds while the server is down, so a server that starts slowly is crashed less often.
-  const crashing = async ({ inject }: ServerFault) => {
+  const crashing = async ({ inject }: NonNullable<Store["fault"]>) => {
     while (going) {
       const began = Date.now();
       if (await inject()) crashes++;
       await Promise.all([pause(crashes, aim.crashes), sleep(2 * (Date.now() - began))]);
     }
   };
-  await Promise.all([watching(), killing(), serverFault && crashing(serverFault)]);
+  await Promise.all([watching(), killing(), store.fault && crashing(store.fault)]);
   await workers.end();
-  return { workers, crashes, serverFault };
+  return { workers, crashes };
 }
 
-async function compareStore(engine: Engine, entries: Entry[]): Promise<Pick<RunResult, "violations" | "fsck">> {
-  const pool = await openIpam(engine.url, SETTINGS);
+async function compareStore(store: Store, entries: Entry[]): Promise<Pick<RunResult, "violations" | "fsck">> {
+  const pool = await openIpam(store.url, SETTINGS);
   const leases = await pool.leases(POOL, { limit: 10_000 });
   const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
   await pool.end();
@@ -142,14 +136,14 @@ function report(outcomes: RunResult[]): void {
     return [engine, ...counts, ...kinds, fsck.length ? number(fsck.length) : "clean"];
   });
   console.log(table([head, ...rows], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]));
-  for (const { engine, serverFault } of outcomes) if (serverFault) console.log(`Crashes of ${engine}: ${serverFault}.`);
+  for (const { engine, fault } of outcomes) if (fault) console.log(`Crashes of ${engine}: ${fault}.`);
   for (const { engine, violations, ledgers, fsck } of outcomes) {
     for (const { kind, owner, what } of violations.slice(0, 20)) console.log(`${engine}: ${kind}: ${owner} ${what}`);
     for (const problem of fsck.slice(0, 20)) console.log(`${engine}: fsck: ${problem}`);
     if (ledgers) console.log(`${engine}: the calls and answers of all processes are in ${ledgers}.`);
   }
   for (const { engine, entries, kills, crashes } of outcomes) {
-    const [aim, claims] = [AIMS[engine], claimsIn(entries)];
+    const [aim, claims] = [STORES[engine]!.aim, claimsIn(entries)];
     if (claims < aim.claims || kills < aim.kills || crashes < aim.crashes)
       console.log(
         `${engine}: ${claims} of ${aim.claims} claims, ${kills} of ${aim.kills} kills, ${crashes} of ${aim.crashes} crashes; give it more --seconds.`,
