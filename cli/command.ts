@@ -75,7 +75,8 @@ async function runWithPool<O>(
   }
 }
 
-async function requireFile(store: string): Promise<void> {
+/** Rejects a SQLite file that does not exist: opening it would create it. */
+export async function requireFile(store: string): Promise<void> {
   const [, path] = /^sqlite:([^?]+)/.exec(store) ?? [];
   if (path === undefined) return;
   await access(path).catch((error: NodeJS.ErrnoException) => {

@@ -11,6 +11,7 @@ type Load = () => Promise<Command>;
 /** All commands. Each is loaded when it is used, because the clients of stores and SSH load slowly. */
 const COMMANDS: Record<string, Load> = {
   layout: async () => (await import("./layout.js")).layoutCommand(),
+  explain: async () => (await import("./explain.js")).explainCommand(),
   "pool list": async () => (await import("./pool.js")).poolListCommand(),
   "pool show": async () => (await import("./pool.js")).poolShowCommand(),
   "ip reserve": async () => (await import("./ip.js")).reserveCommand(),

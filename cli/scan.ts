@@ -7,6 +7,8 @@ import { overlayNetwork } from "../provider/resources/overlay-network";
 import { kohakuRiverNames } from "../sdk/kohakuriver";
 import { command, withSettings } from "./command";
 import { CliHosts, type Login, parseConnections, withLoginOptions } from "./hosts";
+import type { Output } from "./output";
+import { checkRequirements } from "./requirements";
 import {
   findNetworks,
   type HostState,
@@ -21,6 +23,7 @@ import {
 interface Options extends Login {
   program?: string;
   import?: string;
+  check?: boolean;
   json?: boolean;
 }
 
@@ -32,12 +35,14 @@ export const scanCommand = (): Command =>
     ),
   )
     .argument("<host...>", "the hub and its runners, as [user@]host[:port]", parseConnections)
+    .option("--check", "instead, check that the hosts have what an overlay needs; exit code 1 if not")
     .option("--program <file>", "file for the program; default: standard output")
     .option("--import <file>", "file for the addresses that workloads use, for `overlayctl import`")
     .action(
       withSettings<Options>(async (settings, out, options, given) => {
         const hosts = new CliHosts(settings, options);
         const connections = given as unknown as Connection[];
+        if (options.check) return printRequirements(out, hosts, connections);
         const reads = await hosts.use(() => Promise.all(connections.map((each) => readHostState(hosts, each))));
         const networks = findNetworks(reads);
         if (networks.length === 0) throw noHubError(reads.map(hostName));
@@ -48,6 +53,12 @@ export const scanCommand = (): Command =>
         for (const network of networks) out.note(summarizeNetwork(network));
       }),
     );
+
+async function printRequirements(out: Output, hosts: CliHosts, connections: Connection[]): Promise<void> {
+  const rows = await hosts.use(() => Promise.all(connections.map((each) => checkRequirements(hosts, each))));
+  out.list(rows.flat(), ["host", "requirement", "result", "fix"]);
+  if (rows.flat().some(({ result }) => result === "missing")) process.exitCode = 1;
+}
 
 const noHubError = (places: string[]): OverlayError =>
   new OverlayError(

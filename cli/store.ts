@@ -4,7 +4,7 @@ import { checkStore, openEngine, openIpam, placeOf } from "../provider/ipam";
 import { TABLES } from "../provider/ipam/store/schema";
 import { keyRing, STORED_KEYS, withKeys } from "../provider/ipam/token";
 import { move, reopen, type Site, snapshot } from "../provider/ipam/transfer";
-import { command, group, readSecret, withNewPool, withPool, withSettings } from "./command";
+import { command, group, readSecret, requireFile, withNewPool, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
 /** Exit code 1 if a problem is not repaired. */
@@ -13,6 +13,7 @@ export const checkCommand = () =>
     .option("--repair", "write derived rows again, and accept the store's clock as it is now")
     .action(
       withSettings<{ repair?: boolean }>(async (settings, out, { repair = false }) => {
+        await requireFile(settings.store);
         const findings = await checkStore(settings.store, settings, repair);
         const rows = findings.map((finding) => ({ ...finding, repaired: repair && finding.repairable }));
         out.list(rows, ["pool", "problem", "repairable", "repaired"]);
@@ -24,6 +25,7 @@ export const checkCommand = () =>
 export const dumpCommand = () =>
   command("dump", "Print a consistent snapshot of the store, one JSON object per line, without secrets.").action(
     withSettings(async ({ store }) => {
+      await requireFile(store);
       const engine = await openEngine(store);
       try {
         for await (const found of snapshot(engine)) {
@@ -138,6 +140,7 @@ export const migrateCommand = () =>
     .action(
       withSettings<Files>(async (settings, out, files, ...words) => {
         const [from, to] = await readUrls(files, words);
+        await requireFile(from);
         const source: Site = { engine: await openEngine(from), place: placeOf(from) };
         const moving = openEngine(to).then((engine) =>
           runInterruptibly((signal) => move(source, { engine, place: placeOf(to) }, { signal })).finally(() =>
@@ -169,6 +172,7 @@ export const migrateCommand = () =>
 export const reopenCommand = () =>
   command("reopen", "Open a store again after a `store migrate` from it was killed.").action(
     withSettings(async (settings, out) => {
+      await requireFile(settings.store);
       const engine = await openEngine(settings.store);
       await reopen(engine).finally(() => engine.close());
       out.note("The store is open. The next `store migrate` replaces what the killed one has copied.");

@@ -9,6 +9,7 @@ import { type Connection, type Host, type Hosts, hostId } from "./connection";
 import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, CheckRequest, InspectResult } from "./reconcile/requests";
+import { checkPrivateKey } from "./ssh/dial";
 import { busyboxError } from "./ssh/shell-errors";
 
 /** Credentials for resources that have none, or whose own no longer work. */
@@ -21,6 +22,7 @@ export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: ConnectionDefaults): Fleet {
   const answers = new Map<string, Promise<Underlay>>();
   const seen = new Map<string, Connection>();
+  const keyChecks = new Map<string, Promise<void>>();
 
   async function hostOf(connection: Connection): Promise<Host> {
     const full = { ...defaults, ...connection };
@@ -40,7 +42,18 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
     return answer;
   }
 
+  /** Once for all hosts with the same credentials: to decrypt a key takes time. */
+  function checkKey(connection: Connection): Promise<void> {
+    const full = { ...defaults, ...connection };
+    const { privateKey, privateKeyPath, privateKeyPassword, proxy } = full;
+    const id = JSON.stringify([privateKey, privateKeyPath, privateKeyPassword, proxy]);
+    const check = keyChecks.get(id) ?? checkPrivateKey(full);
+    keyChecks.set(id, check);
+    return check;
+  }
+
   return {
+    checkKey,
     ask,
     check: async (connection, request) => reconciler.check(await hostOf(connection), request),
     apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
@@ -52,6 +65,8 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
 
 /** The hosts, as the lifecycle uses them. */
 export interface Fleet {
+  /** Throws SSH_AUTH if its private key cannot be read. Contacts no host. */
+  checkKey(connection: Connection): Promise<void>;
   ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay>;
   /** Throws what an apply would be refused with. Changes nothing. */
   check(connection: Connection, request: CheckRequest): Promise<InspectResult>;

@@ -1,5 +1,6 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
+import type { Connection } from "../host/connection";
 import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
@@ -42,6 +43,7 @@ export async function check(
     if (parsed.refusals.length > 0)
       return { inputs: news, failures: parsed.refusals.map(toFailure(def, caller, news)) };
     const inputs = withoutPaths(parsed.inputs, unknownWholes(news)); // an unknown input has no default
+    await checkKeys(def, deps, parsed.inputs, unknown);
     const isUndecided =
       unknown.some((path) => !isPathWithin(path, def.mayBeUnknown)) || (!olds && (await cannotOffer(deps, caller)));
     if (!isUndecided && !olds && def.nameInput && given[def.nameInput] === undefined)
@@ -62,6 +64,13 @@ export async function check(
       failures: [toFailure(def, caller, news)(toRefusal(error, path, isSecret(def, caller, path[0])))],
     };
   }
+}
+
+/** Reads the private keys of all connections, except of those that are still unknown in a part. */
+async function checkKeys(def: Definition, { fleet }: Dependencies, inputs: Values, unknown: Path[]): Promise<void> {
+  const known = def.secrets.filter((key) => !unknown.some(([first]) => first === key));
+  const connections = known.flatMap((key) => [inputs[key] as Connection | Connection[] | undefined].flat());
+  for (const each of connections) if (each?.host !== undefined) await fleet.checkKey(each);
 }
 
 /** An up of a user that may only preview stops before anything is changed. A store that does not answer is reported where it is needed. */

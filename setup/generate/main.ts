@@ -1,13 +1,15 @@
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { errorsPage } from "./errors";
 import { packageSchema } from "./schema";
 import { sdkSource, settingNamesSource } from "./sdk";
 
-/** `npm run generate` writes what is made from the zod schemas; `--check` fails when it is stale. */
+/** `npm run generate` writes what is made from the zod schemas and the table of error codes; `--check` fails when it is stale. */
 export const generated = (): Record<string, string> => ({
   "schema.json": `${JSON.stringify(packageSchema(), withoutLiterals, 2)}\n`,
   "sdk/resources.ts": sdkSource(),
   "sdk/setting-names.ts": settingNamesSource(),
+  "docs/errors.md": errorsPage(),
 });
 
 /** Pulumi's schema has no literal types. */

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { CODES } from "../../provider/errors";
 import { openIpam } from "../../provider/ipam";
 import { loadSqlite } from "../../provider/ipam/store/sqlite-file";
 import { Ctl, deploy } from "../unit/cli/ctl";
@@ -273,5 +274,46 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(readFileSync(join(ctl.folder, "text.db"), "utf8")).toMatch(/^not a database/);
     expect((await ctl.run("pool", "fill")).code).toBe(2);
     expect((await ctl.run("--help")).code).toBe(0);
+  });
+});
+
+describe("commands that only read", () => {
+  test.each([
+    [["store", "check"]],
+    [["store", "dump"]],
+    [["store", "reopen"]],
+    [["store", "migrate", "sqlite:missing.db", "sqlite:target.db"]],
+    [["pool", "list"]],
+  ])("overlayctl %j on a path without a store creates no file", async (words) => {
+    const place = words[1] === "migrate" ? [] : ["--store", "sqlite:missing.db"];
+    const { code, stderr } = await ctl.run(...words, ...place);
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringMatching(/^STORE_UNAVAILABLE: There is no store at missing\.db\. /),
+    ]);
+    for (const name of ["missing.db", "target.db"]) expect(existsSync(join(ctl.folder, name))).toBe(false);
+  });
+});
+
+describe("overlayctl explain", () => {
+  test("prints meaning and remedy of a code, in any case", async () => {
+    const { code, stdout } = await ctl.run("explain", "device_foreign");
+    expect([code, stdout]).toEqual([
+      0,
+      expect.stringMatching(/^code +DEVICE_FOREIGN\ncategory +hostFailed\nmeaning +A device .*\nremedy +Choose .*\n$/),
+    ]);
+  });
+
+  test("a code that does not exist is refused with the nearest one", async () => {
+    const { code, stderr } = await ctl.run("explain", "DEVICE_FOREIN");
+    expect([code, stderr]).toEqual([
+      1,
+      "INPUT_INVALID: There is no error code 'DEVICE_FOREIN'. Did you mean DEVICE_FOREIGN? `overlayctl explain` lists all codes.\n",
+    ]);
+  });
+
+  test("without a code it lists all of them", async () => {
+    const listed = (await ctl.must("explain")).map(({ code }) => code);
+    expect(listed).toEqual([...CODES]);
   });
 });

@@ -1,6 +1,7 @@
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { REQUIREMENTS } from "../../cli/requirements";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
 import type { Lease } from "../../provider/ipam/types";
@@ -60,6 +61,35 @@ new overlay.RunnerSubnet("r1", {
     /^INPUT_INVALID: No hub of an overlay is among 10\.254/,
   );
   for (const host of ["hub", "r1", "r2"]) await lab.rebuild(host);
+});
+
+test("--check shows what a host lacks, changes nothing, and says so in its exit code", async () => {
+  const all = await ctl.run(["scan", "--check", address("r1"), "--json"]);
+  expect([all.code, all.json.filter(({ result }) => result === "missing")]).toEqual([0, []]);
+  expect(all.json.map(({ requirement }) => requirement)).toEqual([
+    "ssh and root",
+    ...REQUIREMENTS.map(({ name }) => name),
+  ]);
+  await must(
+    lab,
+    "r2",
+    "mount --bind /dev/null $(readlink -f $(command -v flock)); mount --bind /dev/null $(readlink -f $(command -v iptables-save))",
+  );
+  const { code, stdout } = await ctl.run(["scan", "--check", address("r2")]);
+  expect(code).toBe(1);
+  expect(stdout).toMatch(/util-linux +missing +apt-get install util-linux/);
+  const unknown = await ctl.run(["scan", "--check", "nobody@10.254.1.2", "--json"]);
+  expect([unknown.code, unknown.json]).toEqual([
+    1,
+    [expect.objectContaining({ requirement: "ssh and root", result: "missing", fix: expect.stringMatching(/^SSH_/) })],
+  ]);
+  await lab.rebuild("r2");
+});
+
+test("docs/requirements.md has every requirement", () => {
+  const page = readFileSync(join(__dirname, "../../docs/requirements.md"), "utf8");
+  const rows = [...page.matchAll(/^\| ([^|]+?) \|/gm)].map(([, name]) => name);
+  expect(rows).toEqual(expect.arrayContaining(["ssh and root", ...REQUIREMENTS.map(({ name }) => name)]));
 });
 
 test("a lost store is rebuilt from the records on hosts, and the next up changes nothing", async () => {

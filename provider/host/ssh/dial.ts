@@ -3,7 +3,7 @@ import { connect as connectTcp } from "node:net";
 import { addAbortSignal, type Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Config, NodeSSH } from "node-ssh";
-import type { MacAlgorithm } from "ssh2";
+import { type MacAlgorithm, utils } from "ssh2";
 import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf, userOf } from "../connection";
 import { type ChannelNotOpened, PROHIBITED, SshClient } from "./client";
@@ -196,6 +196,16 @@ async function readPrivateKey(connection: Connection): Promise<string | undefine
       "Correct privateKeyPath, or give the key's text as privateKey.",
     );
   }
+}
+
+/** Throws SSH_AUTH if the private key of this connection, or of its jump host, cannot be read or used. Contacts no host. */
+export async function checkPrivateKey(connection: Connection): Promise<void> {
+  const text = await readPrivateKey(connection);
+  const key = text === undefined ? undefined : utils.parseKey(text, connection.privateKeyPassword);
+  if (key instanceof Error) throw unreadableKeyError(connection, key);
+  const isPrivate = [key].flat().some((each) => each?.isPrivateKey());
+  if (key && !isPrivate) throw unreadableKeyError(connection, new Error("it is a public key"));
+  if (connection.proxy) await checkPrivateKey(connection.proxy);
 }
 
 const keyForPath = (connection: Connection): OverlayError =>

@@ -9,6 +9,7 @@ import {
   recordsOfOthers,
   unlistedOwners,
 } from "../diff/ownership";
+import { devicesWithAddress } from "../kinds/device";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
 import { iptablesTool } from "../kinds/firewall";
 import { findInvalidSaved } from "../kinds/sysctl";
@@ -22,6 +23,7 @@ import {
   isFirewallItem,
   itemKey,
   type Link,
+  vxlanOverhead,
 } from "../model/items";
 import { recordPath } from "../model/record";
 import { refuseBlockingChains } from "./firewalls";
@@ -152,6 +154,7 @@ function chainsWithUnrecordedRules(desired: DesiredState, facts: Facts): { item:
 function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
   refuseMissingFeatures(desired.items, facts);
   refuseSmallMtu(desired.items);
+  refuseLargeMtu(desired.items, facts);
   const ranges = desired.items.flatMap((item) =>
     isOverlayRoute(item) ? [{ text: item.dst, extent: parseRange(item.dst)! }] : [],
   );
@@ -201,6 +204,24 @@ function refuseSmallMtu(items: Item[]): void {
     `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
     "Give the underlay a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
   );
+}
+
+/** A tunnel's packets with the header of VXLAN must fit into those of the device that sends them. */
+function refuseLargeMtu(items: Item[], facts: Facts): void {
+  for (const item of items) {
+    if (item.kind !== "link" || !item.vxlan || item.mtu === undefined) continue;
+    const { local } = item.vxlan;
+    const overhead = vxlanOverhead(local);
+    for (const device of devicesWithAddress(local, facts)) {
+      const underlay = facts.links.get(device)?.mtu ?? Infinity;
+      if (item.mtu + overhead <= underlay) continue;
+      throw new OverlayError(
+        "MTU_TOO_LARGE",
+        `${item.name} would have an MTU of ${item.mtu}. With the ${overhead} bytes of VXLAN that exceeds the ${underlay} of ${device}, which has ${local}. Nothing was changed.`,
+        `Set mtu to ${underlay - overhead} or less, or to auto.`,
+      );
+    }
+  }
 }
 
 /** The addresses of tunnels and SSH must not be in the overlay's range, or they would be routed into the overlay. */

@@ -1,5 +1,9 @@
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
+import { createFleet } from "../../../provider/host/fleet";
+import { Reconciler } from "../../../provider/host/reconcile/reconciler";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import {
   checked,
@@ -71,6 +75,48 @@ test.each<[property: string, wrong: unknown, reason: string]>([
     netInputs({ [property]: wrong }),
   );
   expect(failures).toEqual([{ property, path: property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
+});
+
+/** Hosts that fail when they are contacted. */
+const noHosts = { connect: () => Promise.reject(new Error("contacted")), end: async () => {} };
+const NO_KEY = join(__dirname, "check.test.ts");
+
+test.each<[string, Values, string]>([
+  [
+    "a file that does not exist",
+    { privateKeyPath: "/nowhere/id_ed25519" },
+    "The private key file /nowhere/id_ed25519 for root@192.0.2.1 cannot be read (ENOENT). Correct privateKeyPath, or give the key's text as privateKey.",
+  ],
+  [
+    "a file without a key",
+    { privateKeyPath: NO_KEY },
+    `The private key (file ${NO_KEY}) for root@192.0.2.1 cannot be used: it is not a private key that we can read. Give a key as ssh-keygen writes it, complete with its BEGIN and END lines.`,
+  ],
+  [
+    "a text that is cut off",
+    { privateKey: "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl" },
+    "The private key (privateKey) for root@192.0.2.1 cannot be used: it is not a private key that we can read. Give a key as ssh-keygen writes it, complete with its BEGIN and END lines.",
+  ],
+  [
+    "the public key",
+    { privateKey: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNzGb9rqB9MMGDUSFoVMOpgUKyDbJAWMcmmKbFSoyGA" },
+    "The private key (privateKey) for root@192.0.2.1 cannot be used: it is not a private key that we can read. Give a key as ssh-keygen writes it, complete with its BEGIN and END lines.",
+  ],
+  [
+    "that of a jump host",
+    { proxy: { host: "192.0.2.9", privateKeyPath: "/nowhere/id_ed25519" } },
+    "The private key file /nowhere/id_ed25519 for root@192.0.2.9 cannot be read (ENOENT). Correct privateKeyPath, or give the key's text as privateKey.",
+  ],
+])("preview reads private keys, and contacts no host: %s", async (_, key, text) => {
+  const real = createFleet(noHosts, new Reconciler(), {});
+  const checks = new Lifecycle(networks.def, { ...deps, fleet: real });
+  const caller = { owner: "o", dryRun: true, program: "main" };
+  const { failures } = await checks.check(
+    caller,
+    undefined,
+    netInputs({ hubConnection: { host: "192.0.2.1", ...key } }),
+  );
+  expect(failures).toEqual([{ property: "", path: "", reason: `SSH_AUTH: ${text}` }]);
 });
 
 test("an unknown connection makes no value of the pool unknown", async () => {

@@ -38,6 +38,8 @@ export class FakeFleet implements Fleet {
     return host;
   }
 
+  checkKey: Fleet["checkKey"] = async () => {};
+
   ask: Fleet["ask"] = async (connection, { underlayIp }) => {
     const host = this.#reach(connection);
     return { underlayIp: underlayIp ?? host, underlayMtu: 1500 };

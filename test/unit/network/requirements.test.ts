@@ -33,6 +33,10 @@ const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;
 
+const UNDERLAY_1500 = `@@ ip
+${JSON.stringify([{ ifname: "eth0", address: "02:00:00:00:00:01", mtu: 1500, flags: ["UP"], addr_info: [{ family: "inet", local: "192.0.2.11", prefixlen: 24 }] }])}
+[]`;
+
 test.each<[string, DesiredState, Facts, string]>([
   [
     "an underlay that is too small",
@@ -45,6 +49,12 @@ test.each<[string, DesiredState, Facts, string]>([
     desired(dual, [hub, at("192.0.2.11", 1300)]),
     host(),
     "MTU_TOO_SMALL: kohaku-overlay would have an MTU of 1250, and IPv6 needs at least 1280.",
+  ],
+  [
+    "an MTU for which the underlay is too small",
+    desired({ mtu: 1480 }, [hub, runner]),
+    host(UNDERLAY_1500),
+    "MTU_TOO_LARGE: vxkr1 would have an MTU of 1480. With the 50 bytes of VXLAN that exceeds the 1500 of eth0, which has 192.0.2.11. Nothing was changed. Set mtu to 1450 or less, or to auto.",
   ],
   [
     "SSH from inside the range",
@@ -118,6 +128,7 @@ test.each<[string, DesiredState, Facts]>([
     },
     host(),
   ],
+  ["an MTU that just fits into the underlay", desired({ mtu: 1450 }), host(UNDERLAY_1500)],
   ["SSH from elsewhere", desired(), host("@@ ssh\nfe80::1%eth0 50000 192.0.2.11 22")],
   [
     "IPv4 alone without ip6tables",
