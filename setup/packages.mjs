@@ -73,6 +73,9 @@ const forTests = [
   { name: "curl", isInstalled: hasCommand("curl") },
   { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
   { name: "arping", isInstalled: hasCommand("arping") },
+  { name: "tcpdump", isInstalled: hasCommand("tcpdump") },
+  { name: "wireguard-tools", isInstalled: hasCommand("wg") },
+  { name: "wireguard-go", isInstalled: hasCommand("wireguard-go") },
   postgres,
   etcd,
 ];

@@ -7,6 +7,7 @@ import { parseFacts } from "../provider/network/read/facts";
 /** The network that most tests are about, and the underlay of the two hosts of its first tunnel. */
 export const training = (changes: Partial<Network> = {}): Network => ({
   networkName: "training",
+  tunnel: "vxlan",
   layouts: [parseLayout("10.128.0.0/12/6/14")],
   vniBase: 100,
   vxlanPort: 4789,

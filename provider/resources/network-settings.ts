@@ -10,7 +10,8 @@ import {
   runnerLayout,
 } from "../addressing/layout";
 import type { PoolSpec } from "../ipam/types";
-import type { DockerPlan, HostAccess, HostPort, Network } from "../network/plan/hub";
+import type { DockerPlan, Network } from "../network/plan/hub";
+import type { HostAccess, HostPort } from "../network/plan/isolation";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
 import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";
@@ -205,7 +206,7 @@ export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings, 
   const layouts = layoutsOf(settings.subnets);
   const plan = dockerPlan(dockerFor({ docker }), layouts);
   const access = parseHostAccess(hostAccess);
-  return { ...settings, layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
+  return { ...settings, tunnel: "vxlan", layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
 }
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));

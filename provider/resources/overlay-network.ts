@@ -143,7 +143,10 @@ export const overlayNetwork = defineResource({
     plan: (props) => ({ hub: planHub(toNetwork(pickSettings(props), props.hubInterface)) }),
     unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
     persist: ({ persist }) => persist,
-    report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
+    report: (props, { hub }) => ({
+      effectiveUnderlayIp: hub!.underlayIp,
+      effectiveMtu: effectiveMtu(toNetwork(pickSettings(props)), hub!),
+    }),
   },
 });
 

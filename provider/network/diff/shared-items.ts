@@ -85,7 +85,7 @@ const operandsOf = (rule: string): Set<string> =>
 
 const TUNNEL_CHAINS = [INPUT, PRE, GUARD, OUT];
 
-/** The port of a rule about tunnels, and the peer that it names: see `planPeer` and plan/tunnel-port.ts. */
+/** The port of a rule about tunnels, and the peer that it names: see plan/tunnels/vxlan.ts and plan/tunnel-port.ts. */
 function parseVxlanRule({ chain, rule }: FirewallRule): { remote?: string; port: number } | undefined {
   const accept = /^(?:-s (\S+)\/\d+ )?-p udp -m udp --dport (\d+) -j (?:ACCEPT|DROP)$/;
   const guard = /^(?:-[io] (?:\S+) )?()-p udp -m udp --dport (\d+) (?:-m addrtype .*|-m owner .*)?-j (?:RETURN|DROP)$/;

@@ -140,7 +140,7 @@ test.each([
   ["as configured", 1300, 1500, 1500, "192.0.2.1", 1300],
 ] as const)("MTU: %s", (_, mtu, hubMtu, runnerMtu, underlayIp, expected) => {
   const ends = [hubMtu, runnerMtu].map((underlayMtu) => ({ underlayIp, underlayMtu }));
-  expect(effectiveMtu({ mtu }, ...ends)).toBe(expected);
+  expect(effectiveMtu({ mtu, tunnel: "vxlan" }, ...ends)).toBe(expected);
 });
 
 test("without masquerade there is no NAT", () => {

@@ -4,8 +4,9 @@ import { planSteps } from "../../../provider/network/diff/steps";
 import { appliesToHost, diffItems, formatDifference } from "../../../provider/network/kinds";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { DesiredState, Item, Link } from "../../../provider/network/model/items";
-import { type HostAccess, planZone, planZoneDevice } from "../../../provider/network/plan/hub";
+import { type HostAccess, planZone, planZoneDevice } from "../../../provider/network/plan/isolation";
 import { localWarnings } from "../../../provider/network/plan/this-host";
+import { planZonePeer } from "../../../provider/network/plan/tunnels/vxlan";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { recordFiles, recordPart } from "./host-facts";
@@ -17,7 +18,8 @@ const tunnel: Link = {
   type: "vxlan",
   vxlan: { vni: 101, port: 4789, remote: "10.254.0.1", local: "10.254.1.1" },
 };
-const [device, rule] = planZoneDevice(tunnel) as [Item, Item];
+const [device] = planZoneDevice(tunnel) as [Item];
+const [rule] = planZonePeer(tunnel.vxlan!) as [Item];
 const [ours] = planZone({ layouts, hostAccess: "ping" }) as [Item];
 const accepting = (hostAccess: HostAccess): Item[] => planZone({ layouts, hostAccess }).slice(1);
 const RULE = 'rule family="ipv4" source address="10.254.0.1" port port="4789" protocol="udp" accept';
@@ -264,7 +266,7 @@ test("while firewalld is stopped, entries are added for its next start, and remo
 });
 
 test("a bridge with a Docker network stays in Docker's own zone, if there is one", () => {
-  const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+  const [bridge] = planZoneDevice({ name: "kohaku-overlay" }, true) as [Item];
   const dockers = [...bare, zone("docker", "docker0")];
   expect(appliesToHost(bridge, host(dockers, dockers, [], { docker: true }))).toBe(false);
   expect(appliesToHost(device, host(dockers, dockers, [], { docker: true }))).toBe(true);
@@ -275,7 +277,7 @@ test("a bridge with a Docker network stays in Docker's own zone, if there is one
 test.each(["trusted", "pulumi-overlay"])(
   "a bridge in zone %s is removed from it when Docker manages the bridge",
   (name) => {
-    const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+    const [bridge] = planZoneDevice({ name: "kohaku-overlay" }, true) as [Item];
     const both = [zone("docker", "docker0"), zone(name, "kohaku-overlay")];
     expect(script([device], host(both, both, [bridge], { docker: true })).slice(0, 2)).toEqual([
       `'firewall-cmd' '--quiet' '--zone=${name}' '--remove-interface=kohaku-overlay' || rc=1`,

@@ -1,0 +1,21 @@
+import type { Item } from "../../model/items";
+import type { Network, Underlay } from "../hub";
+
+/**
+ * How packets pass between the hub and a runner. One file for each tunnel beside this one, and a line in index.ts; the rest of the
+ * planner does not know which one a network has.
+ */
+export interface Tunnel {
+  /** Bytes of the outer headers, by which the overlay's MTU is smaller than that of the underlay. */
+  overhead(underlayIp: string): number;
+  /** The device on the hub that leads to this runner. */
+  hubDevice(devicePrefix: string, runnerId: number): string;
+  /** What the hub has once for all runners. */
+  planShared(network: Network, hub: Underlay): Item[];
+  /** The hub's end of one runner's tunnel, with the rules of the hub: every tunnel's record has them. */
+  planHubEnd(network: Network, runnerId: number, hub: Underlay, runner: Underlay): Item[];
+  /** The runner's end, with the rules of its own; bridge, addresses and rules of workloads are the same for all tunnels. */
+  planRunnerEnd(network: Network, runnerId: number, device: string, hub: Underlay, runner: Underlay): Item[];
+  /** What leads packets of the overlay from the runner and its workloads to the hub. */
+  planRunnerRoutes(network: Network, runnerId: number, device: string): Item[];
+}

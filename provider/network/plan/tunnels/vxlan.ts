@@ -1,0 +1,113 @@
+import { familyOfIp } from "../../../addressing/ip";
+import { deviceMac, runnerLayout, tunnelName } from "../../../addressing/layout";
+import { acceptPeerRule, dropVxlanRule, INPUT, PRE, planChainRules } from "../../kinds/firewall";
+import { type Item, type Link, type Vxlan, vxlanOverhead, type ZoneEntry } from "../../model/items";
+import type { Network, Underlay } from "../hub";
+import {
+  type Isolation,
+  layoutOfFamily,
+  planHubDeviceRules,
+  planHubRules,
+  planZone,
+  planZoneDevice,
+} from "../isolation";
+import type { Tunnel } from "./tunnel";
+
+/**
+ * One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge. The hub's address in the runner's subnet is
+ * on-link for its workloads:
+ *
+ *   hub   ovl1 .254 ═══ VXLAN ═══ ovl1 ─ bridge .1   runner 1
+ */
+export const vxlan: Tunnel = {
+  overhead: vxlanOverhead,
+  hubDevice: tunnelName,
+  planShared: () => [],
+  planHubEnd(network, runnerId, hub, runner) {
+    const name = tunnelName(network.devicePrefix, runnerId);
+    const link = planLink(network, runnerId, hub, runner, {
+      name,
+      mac: deviceMac(network.networkName, runnerId, "hub"),
+    });
+    return [
+      link,
+      ...planHubRules(network),
+      ...planPeer(link.vxlan),
+      ...planHubDeviceRules(network, name, (family) => {
+        const { subnet } = runnerLayout(layoutOfFamily(network, family)!, runnerId);
+        return [`! -s ${subnet} -i ${name} -j DROP`];
+      }),
+      ...planZone(network),
+      ...planZoneDevice(link),
+      ...planZonePeer(link.vxlan),
+      ...network.layouts.map((layout): Item => {
+        const { hubIp } = runnerLayout(layout, runnerId);
+        return { kind: "address", dev: name, address: `${hubIp}/${layout.runnerPrefix}` };
+      }),
+    ];
+  },
+  planRunnerEnd(network, runnerId, name, hub, runner) {
+    const mac = deviceMac(network.networkName, runnerId, "runner");
+    const link = planLink(network, runnerId, runner, hub, { name, master: network.bridgeName, mac });
+    return [
+      link,
+      ...planPeer(link.vxlan),
+      ...planTunnelPort(network, network.bridgeName, link.vxlan),
+      ...planZoneDevice(link),
+      ...planZonePeer(link.vxlan),
+    ];
+  },
+  planRunnerRoutes: (network, runnerId) =>
+    network.layouts.map((layout) => {
+      const { hubIp } = runnerLayout(layout, runnerId);
+      return { kind: "route", family: layout.family, dst: layout.cidr, via: hubIp, dev: network.bridgeName };
+    }),
+};
+
+function planLink(
+  network: Network,
+  runnerId: number,
+  here: Underlay,
+  there: Underlay,
+  own: Pick<Link, "name" | "master" | "mac">,
+): Link & { vxlan: Vxlan } {
+  const overhead = (end: Underlay): number => end.underlayMtu - vxlanOverhead(end.underlayIp);
+  return {
+    kind: "link",
+    type: "vxlan",
+    mtu: network.mtu === "auto" ? Math.min(overhead(here), overhead(there)) : network.mtu,
+    vxlan: {
+      vni: network.vniBase + runnerId,
+      port: network.vxlanPort,
+      remote: there.underlayIp,
+      local: here.underlayIp,
+    },
+    ...own,
+  };
+}
+
+/** Accepts VXLAN from the peer, and drops it from all other hosts: the kernel does not compare the outer source with a device's remote. */
+function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
+  const family = familyOfIp(remote);
+  return planChainRules(INPUT, family, [acceptPeerRule(remote, port), dropVxlanRule(port)]);
+}
+
+/**
+ * A workload that sends to a tunnel port on the underlay would arrive with its runner's address, which is a peer's. Between
+ * workloads the port is like any other.
+ */
+function planTunnelPort(network: Isolation, bridge: string, { remote, port }: Vxlan): Item[] {
+  const family = familyOfIp(remote);
+  const layout = layoutOfFamily(network, family);
+  const outside = layout ? `! -d ${layout.cidr} ` : "";
+  return planChainRules(PRE, family, [`${outside}-i ${bridge} -p udp -m udp --dport ${port} -j DROP`]);
+}
+
+/** The peer, in the zone of the underlay's device. */
+export const planZonePeer = ({ remote, local, port }: Vxlan): ZoneEntry[] => [
+  {
+    kind: "zone",
+    rule: `rule family="ipv${familyOfIp(remote)}" source address="${remote}" port port="${port}" protocol="udp" accept`,
+    underlay: local,
+  },
+];
