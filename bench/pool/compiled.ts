@@ -32,12 +32,13 @@ function compile(checkout: string): string {
   const args = [require.resolve("typescript/bin/tsc"), "-p", join(checkout, "bench/pool"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { stdio: ["ignore", 2, 2] });
   if (status !== 0) throw new Error(`${checkout} cannot be compiled.`);
-  copyProtos(join(checkout, "service"), join(outDir, "service"));
+  for (const folder of ["provider", "service"]) copyProtos(join(checkout, folder), join(outDir, folder));
   return join(outDir, "bench", "pool");
 }
 
 /** Modules read them from their own folder at run time. Folders of which no module was compiled need none. */
 function copyProtos(from: string, to: string): void {
+  if (!existsSync(from)) return;
   const files = readdirSync(from, { recursive: true, encoding: "utf8" }).filter((file) => file.endsWith(".proto"));
   for (const file of files) if (existsSync(dirname(join(to, file)))) copyFileSync(join(from, file), join(to, file));
 }

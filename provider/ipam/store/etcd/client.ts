@@ -4,23 +4,11 @@ import {
   type ClientDuplexStream,
   credentials,
   Metadata,
+  type MethodDefinition,
   type ServiceError,
   status,
 } from "@grpc/grpc-js";
-import {
-  type DeleteRangeRequest,
-  type HeaderResponse,
-  type LeaseResponse,
-  type Method,
-  methods,
-  type PutRequest,
-  type RangeRequest,
-  type RangeResponse,
-  type TxnRequest,
-  type TxnResponse,
-  type WatchCreateRequest,
-  type WatchResponse,
-} from "./api";
+import { methods, type Received, type Sent } from "./api";
 import type { Cluster } from "./url";
 
 /**
@@ -38,24 +26,24 @@ export class EtcdClient {
     this.#current = Math.floor(Math.random() * cluster.members.length);
   }
 
-  range(request: RangeRequest): Promise<RangeResponse> {
+  range(request: Sent<"RangeRequest">): Promise<Received<"RangeResponse">> {
     return this.#call(methods.range, request);
   }
 
-  put(request: PutRequest): Promise<HeaderResponse> {
+  put(request: Sent<"PutRequest">): Promise<Received<"HeaderResponse">> {
     return this.#call(methods.put, request);
   }
 
-  deleteRange(request: DeleteRangeRequest): Promise<HeaderResponse> {
+  deleteRange(request: Sent<"DeleteRangeRequest">): Promise<Received<"HeaderResponse">> {
     return this.#call(methods.deleteRange, request);
   }
 
-  txn(request: TxnRequest): Promise<TxnResponse> {
+  txn(request: Sent<"TxnRequest">): Promise<Received<"TxnResponse">> {
     return this.#call(methods.txn, request);
   }
 
   /** `ttl` in seconds. */
-  grantLease(ttl: number): Promise<LeaseResponse> {
+  grantLease(ttl: number): Promise<Received<"LeaseResponse">> {
     return this.#call(methods.leaseGrant, { TTL: ttl });
   }
 
@@ -69,7 +57,7 @@ export class EtcdClient {
       this.#authorized(endpoint, async (metadata) => {
         const stream = this.#stream(endpoint, methods.leaseKeepAlive, metadata, this.#deadline());
         stream.end({ ID: id });
-        for await (const response of stream) return response as LeaseResponse;
+        for await (const response of stream) return response as Received<"LeaseResponse">;
         throw unanswered();
       }),
     );
@@ -80,7 +68,7 @@ export class EtcdClient {
    * Changes of keys, in order and each once, until `signal` aborts. After a lost connection it goes on at the next endpoint
    * from the revision after the last one seen. Ends with OUT_OF_RANGE when that revision is compacted away.
    */
-  async *watch(request: WatchCreateRequest, signal: AbortSignal): AsyncGenerator<WatchResponse> {
+  async *watch(request: Sent<"WatchCreateRequest">, signal: AbortSignal): AsyncGenerator<Received<"WatchResponse">> {
     let next = request;
     for (let failures = 0; !signal.aborted; ) {
       const index = this.#current;
@@ -104,7 +92,7 @@ export class EtcdClient {
     for (const endpoint of this.#endpoints) endpoint.close();
   }
 
-  #call<Request, Response>(method: Method<Request, Response>, request: Request): Promise<Response> {
+  #call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
     return this.#failOver((endpoint) =>
       this.#authorized(endpoint, (metadata) => this.#send(endpoint, method, request, metadata)),
     );
@@ -163,7 +151,7 @@ export class EtcdClient {
 
   #send<Request, Response>(
     endpoint: Client,
-    { path, requestSerialize, responseDeserialize }: Method<Request, Response>,
+    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
     request: Request,
     metadata: Metadata,
   ): Promise<Response> {
@@ -183,7 +171,7 @@ export class EtcdClient {
 
   #stream<Request, Response>(
     endpoint: Client,
-    { path, requestSerialize, responseDeserialize }: Method<Request, Response>,
+    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
     metadata: Metadata,
     deadline = Number.POSITIVE_INFINITY,
   ): ClientDuplexStream<Request, Response> {
@@ -193,9 +181,9 @@ export class EtcdClient {
   /** The deadline is for the start of the watch; later a dead connection is noticed by HTTP/2 pings. */
   async *#watchEndpoint(
     endpoint: Client,
-    request: WatchCreateRequest,
+    request: Sent<"WatchCreateRequest">,
     signal: AbortSignal,
-  ): AsyncGenerator<WatchResponse> {
+  ): AsyncGenerator<Received<"WatchResponse">> {
     // etcd reports an expired token here as a missing permission, so each watch begins with a new one.
     const metadata = this.cluster.login ? metadataWith(await this.#authenticate(endpoint)) : new Metadata();
     const stream = this.#stream(endpoint, methods.watch, metadata);
@@ -205,7 +193,7 @@ export class EtcdClient {
     try {
       if (signal.aborted) return;
       stream.write({ create_request: request });
-      for await (const response of stream as AsyncIterable<WatchResponse>) {
+      for await (const response of stream as AsyncIterable<Received<"WatchResponse">>) {
         clearTimeout(timer);
         if (response.canceled) throw canceled(response);
         yield response;
@@ -268,7 +256,7 @@ const failure = (code: status, details: string): Error => Object.assign(new Erro
 
 const unanswered = (): Error => failure(status.UNAVAILABLE, "the stream ended without an answer");
 
-const canceled = ({ compact_revision, cancel_reason }: WatchResponse): Error =>
+const canceled = ({ compact_revision, cancel_reason }: Received<"WatchResponse">): Error =>
   compact_revision !== "0"
     ? failure(status.OUT_OF_RANGE, `required revision has been compacted, the oldest is ${compact_revision}`)
     : failure(status.PERMISSION_DENIED, cancel_reason || "the watch was canceled");
