@@ -2,7 +2,7 @@ import { OverlayError } from "../errors";
 import type { Access } from "../ipam/decide/access";
 import { sameExtents } from "../ipam/extents";
 import type { ExistingLease, Lease, PoolSpec, Tenant } from "../ipam/types";
-import { PLACED, REQUESTS, requestLeaseName } from "../lease-names";
+import { HOSTS, PLACED, REQUESTS, requestLeaseName, USERS } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -11,7 +11,7 @@ import {
   isTenantBlockName,
   tenantBlockName,
 } from "../owner";
-import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
+import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool, SPACES } from "../pool-names";
 import { isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
 
@@ -48,11 +48,31 @@ export class CallerAccess implements Access {
     return this.mayChange(lease) && !this.#isNameOfOther(lease.owner);
   }
 
-  /** Names of other kinds, such as those of devices on hosts, have no bounds. */
+  isShared(spec: PoolSpec): boolean {
+    return this.caller.tenant === undefined || !isSameTenant(spec.tenant, this.caller.tenant);
+  }
+
+  hasOffered({ tenant, by }: Lease): boolean {
+    if (this.caller.tenant) return isSameTenant(tenant, this.caller.tenant);
+    return by === this.caller.name || by?.startsWith(`${this.caller.name} (`) === true;
+  }
+
+  /** Names of pools, devices, containers and placements lie in the pool of their lease. */
   mayName(name: string, lease: Lease): boolean {
-    if ([IP_POOLS, NETWORKS, RUNNERS].some((kind) => name.startsWith(kind))) return this.#mayNamePool(name, lease);
+    const { pool } = lease;
+    const isIn = (...kinds: string[]) => kinds.some((kind) => pool.startsWith(kind));
+    const network = runnerOfPool(pool)?.network;
     if (name.startsWith(REQUESTS)) return name.startsWith(requestLeaseName(this.caller.name, ""));
-    return !name.startsWith(PLACED) || !this.#isNameOfOther(name.slice(PLACED.length));
+    if (name.startsWith(NETWORKS)) return isIn(SPACES) && this.#mayNamePool(name, lease);
+    if (name.startsWith(IP_POOLS)) return isIn(SPACES, IP_POOLS) && this.#mayNamePool(name, lease);
+    if (name.startsWith(RUNNERS)) return this.#isInBounds(name) && networkPool(name.split("/")[1]!) === pool;
+    if (name.startsWith(HOSTS)) return isIn(SPACES, NETWORKS);
+    if (name.startsWith(USERS)) return name.split("/")[1] === network;
+    if (!name.startsWith(PLACED)) return false;
+    const { tenant } = this.caller;
+    return (
+      name.split("/")[1] === network || (tenant !== undefined && name.startsWith(PLACED + tenantBlockName(tenant, "")))
+    );
   }
 
   mayOpen(spec: PoolSpec, lease: Lease): boolean {

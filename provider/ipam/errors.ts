@@ -173,6 +173,14 @@ export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
     "Release what is no longer needed, or make the pool larger.",
   );
 
+/** Offers of one tenant or token may hold only a part of a pool that others use, too. */
+export const offerShareError = ({ name }: PoolSpec, held: bigint, most: bigint): OverlayError =>
+  new OverlayError(
+    "POOL_QUOTA",
+    `Previews of this access token or its tenant would hold ${held} values of ${describePool(name)}, which others use, too; they may hold ${most}.`,
+    "Deploy what was previewed, or wait until its offers expire (overlay:offerTtl).",
+  );
+
 export const quotaError = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
   new OverlayError(
     "POOL_QUOTA",
@@ -236,6 +244,13 @@ export const nameTakenError = (name: string, holder: Lease): OverlayError =>
     `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
     `Choose another ${inputOfName(name)}, or remove that one first.`,
   );
+
+export const namePromisedWarning = (name: string, offer: Lease): string =>
+  `${describeName(name)} was also shown to ${offer.owner} by a preview. The first of the two that is deployed gets it.`;
+
+/** The same for a range of an address space. */
+export const rangePromisedWarning = ({ kind }: PoolSpec, values: Extent[], { owner }: Lease): string =>
+  `${formatExtents(kind, values)} overlaps what a preview has shown to ${owner}. The first of the two that is deployed gets it.`;
 
 /** A name that only one lease can hold, in words: `host/10.0.0.5/link/br0` is the device br0 on that host. */
 function describeName(name: string): string {

@@ -17,6 +17,10 @@ export interface Access {
   mayTouch(lease: Lease): boolean;
   /** Whether its requests may write this lease: one that it may change, or one that all tenants have in common. */
   mayHold(lease: Lease): boolean;
+  /** Whether others use this pool, too: then offers of the user may hold only a part of it. */
+  isShared(spec: PoolSpec): boolean;
+  /** Whether this offer was made by the user, or by another one of its tenant. */
+  hasOffered(offer: Lease): boolean;
   /** Whether a lease of it may take this name. */
   mayName(name: string, lease: Lease): boolean;
   /** Whether a lease of it may have this child pool. */

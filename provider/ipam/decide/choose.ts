@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import type { OverlayError } from "../../errors";
 import { isSameStack } from "../../owner";
+import { SPACES } from "../../pool-names";
 import {
   exhaustedError,
   noBlocksError,
@@ -8,6 +9,7 @@ import {
   outsideError,
   planStaleError,
   quarantineWarning,
+  rangePromisedWarning,
   reservedError,
   sharingConflictError,
   takenError,
@@ -33,7 +35,7 @@ import {
 import type { Extent, PoolSpec, Request } from "../types";
 import { mayChange, show } from "./access";
 import { endLease } from "./lease";
-import { givesWay, isOwnHolder, programOf } from "./offers";
+import { givesWay, isOwnHolder, isPromisedInRun, programOf } from "./offers";
 import { heldLeases, isEndable, type Pool } from "./pools";
 import {
   answers,
@@ -45,6 +47,7 @@ import {
   type LeaseRow,
   mayTake,
   type OfferRow,
+  offerToLease,
   sharingKeyOf,
   toLease,
   toPublic,
@@ -113,6 +116,7 @@ function chooseByValue(ask: Ask, values: Extent[]): Choice {
     choice.evicted.push(holder as LeaseRow);
     choice.reason = reason;
   }
+  choice.warnings.push(...warnOfPromised(ask, values));
   for (const lease of state.restingOn(request.pool, values)) {
     const shares = request.sharingKey !== undefined && isSameStack(lease.owner, request.owner);
     if (!isOwnHolder(state, request, lease) && !shares) choice.warnings.push(restingWarning(ask, lease));
@@ -131,6 +135,14 @@ function endOverdue(state: State, pool: string, extents: Extent[]): void {
     if (isOverdue(lease, state.now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
 }
 
+/** Ranges of an address space that another run was shown. */
+function warnOfPromised({ state, pool, request }: Ask, values: Extent[]): string[] {
+  if (!request.pool.startsWith(SPACES)) return [];
+  const offers = state.offersIn(request.pool).filter((offer) => touches(offer.extents, values));
+  const others = offers.filter((offer) => !isOwnHolder(state, request, offer) && !givesWay(state, offer, request));
+  return others.slice(0, 1).map((offer) => rangePromisedWarning(pool.spec, values, show(state, offerToLease(offer))));
+}
+
 /** Leases and offers that keep these values from the request. */
 export function findBlockers({ state, request }: Ask, extents: Extent[]): Holder[] {
   const key = sharingKeyOf(request);
@@ -139,7 +151,12 @@ export function findBlockers({ state, request }: Ask, extents: Extent[]): Holder
     return touches(holder.extents, extents) && !shares && !isOwnHolder(state, request, holder);
   };
   const leases = state.holdersOf(request.pool, extents).filter((lease) => isLive(lease, state.now) && isInWay(lease));
-  const offers = state.offersIn(request.pool).filter((offer) => isInWay(offer) && !givesWay(state, offer, request));
+  const isFirstCome = request.pool.startsWith(SPACES);
+  const offers = state
+    .offersIn(request.pool)
+    .filter(
+      (offer) => isInWay(offer) && (isFirstCome ? isPromisedInRun(offer, request) : !givesWay(state, offer, request)),
+    );
   return [...leases, ...offers];
 }
 

@@ -19,7 +19,7 @@ import { endLease, expireOverdue, newLeaseId, newUid, putLease, record } from ".
 import { takeNames } from "./names";
 import { isOwnHolder, programOf } from "./offers";
 import { requirePool } from "./pools";
-import { countHeld, mustKeepQuota } from "./quota";
+import { countHeld, mustKeepQuota, mustKeepShare } from "./quota";
 import {
   answers,
   type Holder,
@@ -60,11 +60,12 @@ export function offer(state: State, request: OfferRequest): Lease {
   takePorts(state, pool.spec, request, choice.extents, undefined, choice.evicted);
   const same = shown?.pool === request.pool && sameExtents(shown.extents, choice.extents) ? shown : undefined;
   const row = buildOffer(ask, choice, program, same);
-  takeNames(state, request, offerToLease(row), false);
+  const promised = takeNames(state, request, offerToLease(row), false);
   mustBeHoldable(state, offerToLease(row));
   state.offers.put(row);
   mustKeepQuota(ask, row);
-  return withWarnings(ask, offerToLease(row), [...(recalled?.warnings ?? []), ...choice.warnings]);
+  mustKeepShare(ask);
+  return withWarnings(ask, offerToLease(row), [...(recalled?.warnings ?? []), ...choice.warnings, ...promised]);
 }
 
 /** The live lease of the owner that answers the request. With `onPortConflict: anotherAddress`, one whose ports are free. */

@@ -1,23 +1,27 @@
-import { nameTakenError, ttlWithPoolError } from "../errors";
+import { namePromisedWarning, nameTakenError, ttlWithPoolError } from "../errors";
 import type { Lease, Request } from "../types";
 import { mustBeNameable, mustBeOpenable, show } from "./access";
 import { endLease } from "./lease";
-import { givesWay, isOwnHolder } from "./offers";
-import { type Holder, isLive, isOffer, isOverdue, type LeaseRow, toLease, toPublic } from "./rows";
+import { isOwnHolder, isPromisedInRun } from "./offers";
+import { isLive, isOverdue, type LeaseRow, type OfferRow, offerToLease, toLease } from "./rows";
 import type { State } from "./state";
 
 /** Names of leases and of their child pools: each has one holder in the whole store. */
 
-/** Takes the names of a request, and that of its child pool, from leases of its own owner. Rejects if another owner has one. */
-export function takeNames(state: State, request: Request, lease: Lease, isClaim: boolean): void {
+/**
+ * Takes the names of a request, and that of its child pool, from leases of its own owner. Rejects if another owner has one. Returns a warning
+ * for each name that another run was shown: the first claim gets it.
+ */
+export function takeNames(state: State, request: Request, lease: Lease, isClaim: boolean): string[] {
+  const warnings: string[] = [];
   for (const name of request.names ?? []) {
     const holder = state.leaseNamed(name);
     if (holder?.uid !== lease.uid) mustBeNameable(state, name, lease);
     if (holder && holder.uid !== lease.uid) takeName(state, request, holder, name, isClaim);
-    refuseOffered(state, request, name, state.offersNamed(name));
+    warnings.push(...findPromised(state, request, name, state.offersNamed(name)));
   }
   const { childPool } = request;
-  if (!childPool) return;
+  if (!childPool) return warnings;
   mustBeOpenable(state, childPool, lease);
   if (request.ttl !== undefined) throw ttlWithPoolError(lease, childPool);
   const row = state.pool(childPool.name);
@@ -25,7 +29,8 @@ export function takeNames(state: State, request: Request, lease: Lease, isClaim:
   if (opener && isOverdue(opener, state.now)) endLease(state, opener, "expired", { at: opener.expiresAt! });
   else if (opener && opener.uid !== lease.uid && isLive(opener, state.now) && !isOwnHolder(state, request, opener))
     throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)));
-  refuseOffered(state, request, childPool.name, state.offersOfPool(childPool.name));
+  warnings.push(...findPromised(state, request, childPool.name, state.offersOfPool(childPool.name)));
+  return [...new Set(warnings)];
 }
 
 function takeName(state: State, request: Request, holder: LeaseRow, name: string, isClaim: boolean): void {
@@ -34,9 +39,12 @@ function takeName(state: State, request: Request, holder: LeaseRow, name: string
   else if (isClaim) state.leases.put({ ...holder, names: holder.names!.filter((other) => other !== name) });
 }
 
-function refuseOffered(state: State, request: Request, name: string, offers: Holder[]): void {
-  const other = offers.find(
-    (offer) => isOffer(offer) && !isOwnHolder(state, request, offer) && !givesWay(state, offer, request),
-  );
-  if (other) throw nameTakenError(name, show(state, toPublic(other, state.now)));
+/** Rejects a name that another resource of the same run was shown. */
+function findPromised(state: State, request: Request, name: string, offers: OfferRow[]): string[] {
+  const others = offers.filter((offer) => !isOwnHolder(state, request, offer));
+  const shown = others.find((offer) => isPromisedInRun(offer, request)) ?? others[0];
+  if (!shown) return [];
+  const lease = show(state, offerToLease(shown));
+  if (isPromisedInRun(shown, request)) throw nameTakenError(name, lease);
+  return [namePromisedWarning(name, lease)];
 }

@@ -20,6 +20,13 @@ export const givesWay = (state: State, offer: OfferRow, request: Request): boole
   offer.run !== request.run &&
   mayChange(state, offerToLease(offer));
 
+/**
+ * Names, and ranges of address spaces, belong to the first claim. Until then an offer keeps them from the other resources of its run only: a
+ * preview stops no other stack.
+ */
+export const isPromisedInRun = ({ run }: OfferRow, request: Request): boolean =>
+  request.run !== undefined && run === request.run;
+
 /** Whether the request may dispose of a lease or an offer as its own. */
 export const isOwnHolder = (state: State, request: Request, holder: Holder): boolean =>
   isOwned(holder, request) && mayHold(state, toPublic(holder, state.now));

@@ -1,10 +1,11 @@
-import { quotaError } from "../errors";
-import { fits, mergeExtents, subtract, total } from "../extents";
+import { SPACES } from "../../pool-names";
+import { offerShareError, quotaError } from "../errors";
+import { capacityOf, fits, max, mergeExtents, subtract, total } from "../extents";
 import { isWithinQuota } from "../types";
 import type { Ask } from "./choose";
 import { givesWay, isOwnHolder } from "./offers";
 import type { Pool } from "./pools";
-import { type Holder, isLive } from "./rows";
+import { type Holder, isLive, offerToLease } from "./rows";
 import type { State } from "./state";
 
 /** Quotas of pools, and how full they are. Offers count. */
@@ -43,6 +44,16 @@ export function mustKeepQuota({ state, pool, request, isClaim }: Ask, put: Holde
       ),
     );
   if (!isWithinQuota(spec, leases, values)) throw quotaError(spec, { leases, values });
+}
+
+/** Offers of a user with bounds hold at most half of a pool that others use, too. In address spaces, offers keep nothing from others. */
+export function mustKeepShare({ state, pool: { spec } }: Ask): void {
+  const { access } = state.terms;
+  if (!access?.isShared(spec) || spec.name.startsWith(SPACES)) return;
+  const own = state.offersIn(spec.name).filter((row) => access.hasOffered(offerToLease(row)));
+  const held = total(mergeExtents(own.flatMap(({ extents }) => extents)));
+  const most = max(capacityOf(spec) / 2n, 1n);
+  if (held > most) throw offerShareError(spec, held, most);
 }
 
 /** Values that are held or offered. */

@@ -53,6 +53,8 @@ export const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
 const json = z.custom<Json>((value) => value !== undefined && isJson(value), "must be JSON with plain text");
 const labels = z.record(text, text).refine((map) => Object.keys(map).length <= MOST, `must have at most ${MOST}`);
 const list = <S extends z.ZodType>(schema: S) => z.array(schema).max(MOST);
+/** Of a lease: that of its child pool, those of devices on its host, or that of its container. */
+const names = z.array(text).max(20);
 
 export const bigint = z.codec(z.string().regex(/^-?\d{1,40}$/, "must be a whole number"), z.bigint(), {
   decode: (digits) => BigInt(digits),
@@ -115,7 +117,7 @@ const requestFields = {
   owner,
   type: word,
   childPool: givenSpec.exactOptional(),
-  names: list(text).exactOptional(),
+  names: names.exactOptional(),
   tenant: tenant.exactOptional(),
   labels: labels.exactOptional(),
   usedBy: text.exactOptional(),
@@ -162,7 +164,7 @@ export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
 export const missingPool = z.strictObject({ pool: poolName, leaseId, childPool: givenSpec });
 
 export const changes = fieldsOf<Omit<Changes, "by">>()({
-  names: list(text).exactOptional(),
+  names: names.exactOptional(),
   childPool: givenSpec.exactOptional(),
   labels: labels.exactOptional(),
   usedBy: text.exactOptional(),

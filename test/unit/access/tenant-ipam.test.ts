@@ -115,7 +115,7 @@ describe("claims", () => {
 describe("in a pool that tenants share", () => {
   let lease: Lease;
   beforeEach(async () => {
-    lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { names: ["user/web/a"] }));
+    lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { names: ["request/t/a"] }));
     await stage.pool.ipam.claim(request("pool/web", "operator"));
   });
 
@@ -127,8 +127,8 @@ describe("in a pool that tenants share", () => {
     expect(await other.history("pool/web")).toEqual([]);
     expect((await own.events({ after: 0 })).events.map(({ owner }) => owner)).toContain("a");
     expect((await other.events({ after: 0 })).events).toEqual([]);
-    expect(await own.holder("user/web/a")).toMatchObject({ owner: "a" });
-    expect(await other.holder("user/web/a")).toBeUndefined();
+    expect(await own.holder("request/t/a")).toMatchObject({ owner: "a" });
+    expect(await other.holder("request/t/a")).toBeUndefined();
   });
 
   test.each<[string, (pool: Ipam) => Promise<unknown>]>([

@@ -58,7 +58,7 @@ const makePool = (name: string, range: string, more: Partial<PoolSpec>, by: stri
     owner: owner(by),
     type: "IPPool",
     want: [extent(range)],
-    names: [`pool/${name}`],
+    names: [more.name ?? `pool/${name}`],
     childPool: specOf(name, range, more),
     ...(more.tenant && { tenant: more.tenant }),
   });
@@ -161,7 +161,7 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       () => claimOf({ formerOwner: held.owner, names: held.names! }),
       "403 ACCESS_DENIED",
     ],
-    ["takes the name of an offer", "claim", () => claimOf({ names: offered.names! }), "409 RESERVATION_EXISTS"],
+    ["takes the name of an offer", "claim", () => claimOf({ names: offered.names! }), "403 ACCESS_DENIED"],
     [
       "takes a pool after a rename",
       "claim",
@@ -347,12 +347,12 @@ describe("errors do not name owners, values and pools of others", () => {
     ],
     [
       "RESERVATION_EXISTS",
-      () => claimOf({ names: ["user/web/db"] }),
+      () => claimOf({ pool: "runner/web/node1", names: ["user/web/db"] }),
       "The address for db on network web belongs to another tenant (IPReservation, reserved).",
     ],
     [
       "POOL_OVERLAP",
-      () => poolOf("192.168.9.0/29", { names: ["pool/priv"] }),
+      () => poolOf("192.168.9.0/29", { names: ["pool/priv"], childPool: specOf("priv", "192.168.9.0/29") }),
       "Pool name priv belongs to another tenant (IPPool, reserved).",
     ],
     [
@@ -361,6 +361,7 @@ describe("errors do not name owners, values and pools of others", () => {
       "Address 192.168.7.2 of IPPool web is shared by another tenant under another key or tenant than 'mine'.",
     ],
   ])("%s", async (code, input, text) => {
+    await makePool("node1", "192.168.10.0/29", { name: "runner/web/node1" }, "node1");
     const { result, body } = await send("claim", input());
     expect(result).toBe(`409 ${code}`);
     expect(body.what).toBe(text);
@@ -443,6 +444,70 @@ describe("two callers at the same moment", () => {
   });
 });
 
+describe("what a caller of one tenant previews stops no other stack", () => {
+  let bearer: string;
+  beforeEach(async () => {
+    bearer = await service.token("fork", ["preview"], { tenant: ACME });
+  });
+  const network: Request = {
+    ...{ pool: "space/default", owner: owner("net"), type: "OverlayNetwork", want: [extent("10.1.0.0/16")] },
+    names: ["network/n", "host/10.0.0.5/link/br0"],
+    childPool: { name: "network/n", kind: "id", extents: [{ first: 1n, last: 9n }], allocation: "lowest" },
+  };
+  const runner: Request = {
+    ...{ pool: "network/n", owner: owner("node1"), type: "RunnerSubnet" },
+    names: ["runner/n/node1", "host/10.0.0.6/link/br0"],
+    childPool: { name: "runner/n/node1", kind: "address", extents: [extent("10.1.1.0/24")], allocation: "lowest" },
+  };
+  const reservation: Request = {
+    ...{ pool: "runner/n/node1", owner: owner("c"), type: "IPReservation", want: [extent("10.1.1.9")] },
+    names: ["user/n/c"],
+  };
+  const squat = (request: Request) =>
+    send("offer", { request: { ...request, owner: `${request.owner}-squat`, run: "squat" } }, bearer);
+  const claimAs = (request: Request) => pool.claim({ ...request, run: "run" });
+
+  test("names and ranges of address spaces go to the first claim, also with a preview before it", async () => {
+    for (const request of [network, runner, reservation]) {
+      const other = request === reservation ? { want: [extent("10.1.1.8")] } : {};
+      expect((await squat({ ...request, ...other })).result, request.type).toBe("200");
+      for (const inUp of [false, true]) {
+        const { warnings } = await pool.offer({ ...request, owner: `${request.owner}-own`, run: "run", inUp });
+        expect(warnings?.join(), request.type).toMatch(/was also shown to|overlaps what a preview has shown to/);
+      }
+      await pool.withdraw(`${request.owner}-own`, "?", request.pool);
+      const lease = await claimAs({ ...request, owner: `${request.owner}-own` });
+      expect(lease.names).toEqual(request.names);
+    }
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("two resources of one run do not get one name", async () => {
+    await pool.offer({ ...network, run: "run" });
+    const other = { ...network, owner: owner("other"), want: [extent("10.2.0.0/16")], run: "run" };
+    await expect(pool.offer(other)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
+    const overlapping = { ...network, owner: owner("other"), names: [], childPool: undefined, run: "run" };
+    await expect(pool.offer(overlapping as never)).rejects.toMatchObject({ code: "POOL_OVERLAP" });
+  });
+
+  test("it holds at most half of a pool that others use, also with several tokens", async () => {
+    const second = await service.token("second", ["preview"], { tenant: ACME });
+    const results: string[] = [];
+    for (let i = 0; i < 5; i++)
+      results.push((await send("offer", offerOf({ owner: owner(`blocker-${i}`) }), i % 2 ? bearer : second)).result);
+    expect(results).toEqual([...Array(4).fill("200"), "409 POOL_QUOTA"]);
+    const whole = offerOf({ owner: owner("whole"), want: [extent("192.168.7.0/29")] });
+    expect((await send("offer", whole, await service.token("pool", ["preview"], { pool: "web" }))).result).toMatch(
+      /409/,
+    );
+    await makePool("mine", "192.168.9.0/30", { tenant: ACME }, "mine-pool");
+    for (let i = 0; i < 4; i++) {
+      const own = offerOf({ pool: "pool/mine", owner: owner(`own-${i}`) });
+      expect((await send("offer", own, bearer)).result).toBe("200");
+    }
+  });
+});
+
 describe("child pools", () => {
   const bound = (bounds: Partial<AccessTokenInput>): Promise<string> => service.token("bound", ["deploy"], bounds);
 
@@ -451,7 +516,12 @@ describe("child pools", () => {
     ["a network", { childPool: { ...specOf("x", "192.168.7.3"), name: "network/x" } }, "403 ACCESS_DENIED"],
     ["the name of a pool", { names: ["pool/outside"] }, "403 ACCESS_DENIED"],
     ["the name of a runner", { names: ["runner/training/node1"] }, "403 ACCESS_DENIED"],
-    ["the name of a device", { names: ["host/10.0.0.5/link/br0"] }, "200"],
+    ["the name of a device", { names: ["host/10.0.0.5/link/br0"] }, "403 ACCESS_DENIED"],
+    ["the name of a container of a network", { names: ["user/training/c"] }, "403 ACCESS_DENIED"],
+    ["the name of a placement in a network", { names: ["placed/training/c"] }, "403 ACCESS_DENIED"],
+    ["a name of no kind", { names: ["x"] }, "403 ACCESS_DENIED"],
+    ["more than 20 names", { names: Array.from({ length: 21 }, (_, i) => `request/bound/${i}`) }, "400 INPUT_INVALID"],
+    ["20 names of its requests", { names: Array.from({ length: 20 }, (_, i) => `request/bound/${i}`) }, "200"],
   ])("a token for one pool makes no other: %s", async (_, more, result) => {
     expect((await send("claim", claimOf({ ...more }), await bound({ pool: "web" }))).result).toBe(result);
   });
