@@ -15,6 +15,9 @@ import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool, S
 import { isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
 
+/** `user/NETWORK/` and the container. */
+const CONTAINER_NAME = new RegExp(`^(${USERS}[^/]+/)(.+)$`);
+
 /**
  * What a caller with bounds may see and change.
  *
@@ -90,8 +93,17 @@ export class CallerAccess implements Access {
     return (this.#isInBounds(spec.name) || this.#isParent(spec.name)) && !isOfOtherTenant(spec, this.caller.tenant);
   }
 
+  /**
+   * The name as the store has it: containers of two tenants may have one name. Names of containers have no blanks, so that this one is no other's.
+   */
+  scopeName(name: string): string {
+    const [, network, container] = CONTAINER_NAME.exec(name) ?? [];
+    return network === undefined ? name : `${network}${this.#scope}${container}`;
+  }
+
   show(lease: Lease): Lease {
-    if (this.maySee(lease)) return this.#withoutStrangers(lease);
+    const names = lease.names?.map((name) => this.#withoutScope(name));
+    if (this.maySee(lease)) return this.#withoutStrangers({ ...lease, ...(names && { names }) });
     const { pool, type, state, createdAt, updatedAt, lastSeen, expiresAt } = lease;
     const times = { createdAt, updatedAt, lastSeen, ...(expiresAt !== undefined && { expiresAt }) };
     return { pool, type, state, ...times, owner: this.#stranger, extents: [], uid: "", leaseId: "" };
@@ -109,6 +121,17 @@ export class CallerAccess implements Access {
       `Access token ${name} is bound to ${bounds.join(" and ")}, and may not use ${what}.`,
       "Use a token without this bound.",
     );
+  }
+
+  #withoutScope(name: string): string {
+    const [, network, container = ""] = CONTAINER_NAME.exec(name) ?? [];
+    return network !== undefined && container.startsWith(this.#scope)
+      ? `${network}${container.slice(this.#scope.length)}`
+      : name;
+  }
+
+  get #scope(): string {
+    return this.caller.tenant ? `${formatTenant(this.caller.tenant)} ` : "";
   }
 
   get #stranger(): string {

@@ -141,7 +141,8 @@ class TenantIpam implements Ipam {
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.ipam.find(pool, by));
+    const scoped = "name" in by ? { name: this.access.scopeName(by.name) } : by;
+    return this.#mustBeVisible(await this.ipam.find(pool, scoped));
   }
 
   async endOf(pool: string, uid: string): Promise<Lease | undefined> {
@@ -150,7 +151,7 @@ class TenantIpam implements Ipam {
 
   /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.ipam.holder(name));
+    return this.#showVisible(await this.ipam.holder(this.access.scopeName(name)));
   }
 
   async findOffer(owner: string, program: string): Promise<Lease | undefined> {
@@ -279,10 +280,16 @@ class TenantIpam implements Ipam {
       : this.#withTenant(request);
   }
 
-  #withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec }>(given: T): T {
+  #withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec; names?: string[] }>(given: T): T {
     const { tenant } = this.caller;
     if (!tenant) return given;
-    return { ...given, tenant, ...(given.childPool && { childPool: { ...given.childPool, tenant } }) };
+    const { childPool, names } = given;
+    return {
+      ...given,
+      tenant,
+      ...(childPool && { childPool: { ...childPool, tenant } }),
+      ...(names && { names: names.map((name) => this.access.scopeName(name)) }),
+    };
   }
 
   /** A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself. */

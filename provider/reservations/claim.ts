@@ -37,7 +37,7 @@ export function buildRequest(context: Context, place: AddressPool, claim: Addres
   const tenant = place.spec.tenant ?? context.tenant;
   return {
     pool: place.pool,
-    owner: by === undefined ? ownerOfCaller(context, place.pool, owner) : ownerFor(place.pool, by),
+    owner: by === undefined ? ownerOfCaller(context, place.pool, owner) : ownerFor(place.pool, by, context.tenant),
     type: RESERVATION,
     idempotent: true,
     ...requestedChoice(place, { ip, ip6, port }),

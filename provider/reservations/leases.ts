@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { formatTime } from "../format-time";
-import type { Extent, Lease } from "../ipam/types";
+import type { Extent, Lease, Tenant } from "../ipam/types";
 import { COMMAND_LINE, formatTenant, isStackOwner } from "../owner";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
@@ -10,8 +10,9 @@ import type { Context } from "./context";
 
 export const RESERVATION = "IPReservation";
 
-/** The owner of what a container has: the same for all callers. */
-export const ownerFor = (pool: string, by: string): string => `${COMMAND_LINE}/${placeOf(pool)}/${by}`;
+/** The owner of what a container has: the same for all callers of a tenant. The names of containers have no blanks. */
+export const ownerFor = (pool: string, by: string, tenant?: Tenant): string =>
+  `${COMMAND_LINE}/${placeOf(pool)}/${tenant ? `${formatTenant(tenant)} ` : ""}${by}`;
 
 /** The owner of a reservation without a container. Without a name, each has an owner of its own. */
 export const ownerOfCaller = (
@@ -31,7 +32,7 @@ export function userLeaseNames(pool: string, by: string | undefined): string[] {
 
 /** Whether a container uses the lease, or has reserved it. */
 export const isHeldBy = (lease: Lease, by: string): boolean =>
-  lease.usedBy === by || lease.owner === ownerFor(lease.pool, by);
+  lease.usedBy === by || [ownerFor(lease.pool, by), ownerFor(lease.pool, by, lease.tenant)].includes(lease.owner);
 
 /** Leases of stacks are released by the stack, which would request them again in its next run. */
 export const isOfStack = ({ owner }: Lease): boolean => isStackOwner(owner);

@@ -57,7 +57,9 @@ async function findTenantPlace(context: Context, input: ReserveInput, type: stri
   const value = ip ?? (port === undefined ? undefined : BigInt(port));
   const name = tenantBlockName(tenant, type);
   const holder =
-    by === undefined ? ownerOfCaller(context, name, key === undefined ? owner : `key/${key}`) : ownerFor(name, by);
+    by === undefined
+      ? ownerOfCaller(context, name, key === undefined ? owner : `key/${key}`)
+      : ownerFor(name, by, context.tenant);
   const { place, leaseName } = await openTenantPool(context, { tenant, type, value }, holder);
   return { name: poolNamed(name), place, leaseName };
 }

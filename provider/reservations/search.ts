@@ -38,7 +38,7 @@ const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(posi
 
 async function* readMatching(context: Context, search: Partial<SearchInput>): AsyncGenerator<Lease> {
   for await (const specs of readPools(context, search)) {
-    const indexed = await Promise.all(specs.map((spec) => readIndexed(context.pool, spec, search)));
+    const indexed = await Promise.all(specs.map((spec) => readIndexed(context, spec, search)));
     for (const [i, spec] of specs.entries()) {
       const after = spec.name === search.after?.pool ? search.after.value : -1n;
       const found = indexed[i]?.filter((lease) => positionOf(lease) > after);
@@ -49,9 +49,13 @@ async function* readMatching(context: Context, search: Partial<SearchInput>): As
 }
 
 /** undefined: all leases of the pool must be read. */
-async function readIndexed(pool: Ipam, spec: PoolSpec, { ip, by }: Partial<SearchInput>): Promise<Lease[] | undefined> {
-  if (ip !== undefined) return leasesAt(pool, spec, ip);
-  return by === undefined ? undefined : leasesBy(pool, spec, by);
+async function readIndexed(
+  context: Context,
+  spec: PoolSpec,
+  { ip, by }: Partial<SearchInput>,
+): Promise<Lease[] | undefined> {
+  if (ip !== undefined) return leasesAt(context.pool, spec, ip);
+  return by === undefined ? undefined : leasesBy(context, spec, by);
 }
 
 const PAGE = 500;
@@ -81,10 +85,11 @@ const leasesAt = async (pool: Ipam, spec: PoolSpec, ip: bigint): Promise<Lease[]
  * Leases of a container on a runner, without a scan: by its name in the network, and by the owners of imported leases, which have no such
  * name. undefined: the pool is not that of a runner.
  */
-async function leasesBy(pool: Ipam, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
+async function leasesBy({ pool, tenant }: Context, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
   const at = runnerOfPool(spec.name);
   if (!at) return undefined;
-  const owners = [ownerFor(spec.name, by), containerOwner(at.network, at.runner, by)];
+  const made = [...new Set([ownerFor(spec.name, by), ownerFor(spec.name, by, tenant)])];
+  const owners = [...made, containerOwner(at.network, at.runner, by)];
   const [named, ...owned] = await Promise.all([
     pool.holder(userLeaseName(at.network, by)),
     ...owners.map((owner) => pool.leases(spec.name, { owner })),
