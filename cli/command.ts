@@ -3,7 +3,7 @@ import { text as streamText } from "node:stream/consumers";
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../provider/errors";
-import type { Ipam } from "../provider/ipam";
+import type { Store } from "../provider/ipam";
 import type { Context } from "../provider/reservations/context";
 import { readSecretFile, trimSecret } from "../provider/secret-file";
 import type { Settings } from "../provider/settings";
@@ -33,7 +33,7 @@ export function group(name: string, description: string, commands: Command[]): C
 
 export interface Session {
   settings: Settings;
-  pool: Ipam;
+  pool: Store;
   /** For the functions of `reservations/`. */
   context: Context;
   out: Output;

@@ -1,7 +1,14 @@
 import { randomBytes } from "node:crypto";
 import { isOverlayError, OverlayError } from "../provider/errors";
 import type { Connection } from "../provider/host/connection";
-import { type ExistingLease, type ImportResult, type Ipam, type Lease, refuseService } from "../provider/ipam";
+import {
+  type ExistingLease,
+  type ImportResult,
+  type Ipam,
+  type Lease,
+  refuseService,
+  type Store,
+} from "../provider/ipam";
 import { formatExtents } from "../provider/ipam/errors";
 import { parseStamp } from "../provider/lifecycle/lease";
 import type { HostRecord } from "../provider/network/model/items";
@@ -83,7 +90,7 @@ async function readHosts({ settings }: Session, options: Options): Promise<HostS
 
 /** Gives the store the id and version that stacks and records on hosts have, so that they accept it. */
 async function adoptStoreIdentity(
-  pool: Ipam,
+  pool: Store,
   exported: ExportedResource[],
   { stores }: Recorded,
   seenVersion: number | undefined,
@@ -93,7 +100,7 @@ async function adoptStoreIdentity(
   // If the hosts have records of several stores, it is not known which is this one.
   if (stores.size === 1) for (const id of stores) ids.add(id);
   const version = Math.max(seenVersion ?? 0, ...stamps.map(({ version }) => version));
-  await pool.adoptIdentity([...ids], version, { complete: seenVersion !== undefined });
+  await pool.admin.adoptIdentity([...ids], version, { complete: seenVersion !== undefined });
 }
 
 async function importFound(

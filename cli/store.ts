@@ -56,7 +56,7 @@ const exportKeysCommand = () =>
     .argument("<file>", "`-` is standard output")
     .action(
       withPool<object>(async ({ pool, settings, out }, _options, file) => {
-        const keys = settings.tokenKeys ?? (await pool.findSecret(STORED_KEYS));
+        const keys = settings.tokenKeys ?? (await pool.admin.findSecret(STORED_KEYS));
         if (keys === undefined) throw noKeysError();
         if (file === "-") process.stdout.write(`${keys}\n`);
         else await writeSecret(file!, `${keys}\n`);
@@ -71,7 +71,7 @@ const importKeysCommand = () =>
       withNewPool<object>(async ({ pool, settings, out }, _options, file) => {
         const given = await readSecret(file!);
         keyRing(given); // rejects invalid keys before the write
-        const kept = await pool.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));
+        const kept = await pool.admin.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));
         out.note(`The store has ${keyRing(kept).length} keys now.`);
         if (settings.tokenKeys !== undefined)
           out.note("The setting tokenKeys overrides the store's keys here: add the keys there, too.");
@@ -150,7 +150,7 @@ export const migrateCommand = () =>
         const { rows, closedMs } = await moving.finally(() => source.engine.close());
         const closedSeconds = Math.ceil(closedMs) / 1000;
         const pool = await openIpam(to, settings);
-        const [findings, pools] = [await pool.fsck(), await pool.pools()];
+        const [findings, pools] = [await pool.admin.fsck(), await pool.pools()];
         let leases = 0;
         for (const { name } of pools) leases += (await pool.leases(name)).length;
         await pool.end();

@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../provider/errors";
 import type { Connection, Host } from "../provider/host/connection";
 import { readHostFacts } from "../provider/host/reconcile/host-state";
-import { type Ipam, openIpam } from "../provider/ipam";
+import { openIpam, type Store } from "../provider/ipam";
 import { command, wholeNumber, withSettings } from "./command";
 import {
   describeEnd,
@@ -55,8 +55,8 @@ export const verifyCommand = (): Command =>
     );
 
 /** Opens the store only if the options do not give all hosts. */
-function openOnce(open: () => Promise<Ipam>) {
-  let pool: Promise<Ipam> | undefined;
+function openOnce(open: () => Promise<Store>) {
+  let pool: Promise<Store> | undefined;
   return { get: () => (pool ??= open()), end: async () => (await pool)?.end() };
 }
 

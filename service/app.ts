@@ -3,7 +3,7 @@ import type { FastifyBaseLogger, FastifyInstance, RawServerDefault, RouteOptions
 import type { ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Authenticator } from "../provider/access/authenticate";
 import type { Caller, Scope } from "../provider/access/caller";
-import type { Ipam } from "../provider/ipam/types";
+import type { Store } from "../provider/ipam/types";
 import type { Context } from "../provider/reservations";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
@@ -46,7 +46,7 @@ export type App = FastifyInstance<
 
 /** What routes need. */
 export interface ServiceContext {
-  pool: Ipam;
+  pool: Store;
   tokenKeys?: string | undefined;
   tenantDefaults?: Context["tenantDefaults"];
   /** Without one, every caller is the operator. */

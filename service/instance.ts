@@ -1,7 +1,7 @@
 import type { Logger } from "pino";
 import { isOverlayError } from "../provider/errors";
 import type { Observer } from "../provider/ipam/observer";
-import type { Ipam } from "../provider/ipam/types";
+import type { Store } from "../provider/ipam/types";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";
 import { OpenStreams } from "./events/open-streams";
@@ -9,7 +9,7 @@ import { Metrics, type MetricsOptions } from "./metrics/metrics";
 
 /** The pool of one process that serves it, what is measured of it, and the events of its store. */
 export interface Instance {
-  pool: Ipam;
+  pool: Store;
   metrics: Metrics;
   feed: EventFeed;
   streams: OpenStreams;
@@ -17,7 +17,7 @@ export interface Instance {
 }
 
 /** Opens the pool with an observer. */
-export type OpenPool = (observer: Observer) => Promise<Ipam>;
+export type OpenPool = (observer: Observer) => Promise<Store>;
 
 export async function openInstance(openIpam: OpenPool, options: MetricsOptions, log: Logger): Promise<Instance> {
   const metrics = new Metrics(options);
@@ -33,7 +33,7 @@ export async function openInstance(openIpam: OpenPool, options: MetricsOptions, 
     log.warn({ code: isOverlayError(error) ? error.code : "INTERNAL" }, `Events cannot be read. ${error}`);
   const feed = new EventFeed(pool, { onError });
   followers.push(feed);
-  const deliveries = new WebhookDeliveries(pool, feed, {
+  const deliveries = new WebhookDeliveries(pool.admin.webhooks, feed, {
     onError,
     report: (webhook, failure) => {
       metrics.countDelivery(webhook, failure);

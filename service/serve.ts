@@ -85,7 +85,7 @@ function buildContext(
   { instance, stopping }: { instance: Instance; stopping: AbortSignal },
 ): ServiceContext {
   const operator: Caller = { name: actor, scopes: ["admin"] };
-  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
+  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool.admin) };
   const { metricsPublic } = settings;
   const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
   return { ...context, ...authentication, limits: settings };

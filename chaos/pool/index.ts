@@ -117,7 +117,7 @@ async function runWithFaults(name: string, store: Store, folder: string, seconds
 async function compareStore(store: Store, entries: Entry[]): Promise<Pick<RunResult, "violations" | "fsck">> {
   const pool = await openIpam(store.url, SETTINGS);
   const leases = await pool.leases(POOL, { limit: 10_000 });
-  const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
+  const fsck = (await pool.admin.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
   await pool.end();
   const stored = leases.map((lease) => ({ owner: lease.owner, ...toGrantedLease(lease) }));
   return { violations: findViolations(entries, stored), fsck };

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../provider/errors";
-import type { Ipam } from "../../provider/ipam";
+import type { Store } from "../../provider/ipam";
 import { openIpam } from "../../provider/ipam";
 import { makeCall, type OwnerState, recordEntry } from "./calls";
 import { SETTINGS } from "./chaos-pool";
@@ -35,7 +35,7 @@ async function main([url, folder, name, generation]: [string, string, string, st
 }
 
 /** Waits while the server is down. */
-async function openWhenUp(url: string): Promise<Ipam> {
+async function openWhenUp(url: string): Promise<Store> {
   for (;;) {
     try {
       return await openIpam(url, SETTINGS);

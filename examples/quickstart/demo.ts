@@ -118,7 +118,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
   }
   const pool = await openIpam(`sqlite:${join(folder, "home/overlay/pool.db")}`, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
-  const findings = await pool.fsck();
+  const findings = await pool.admin.fsck();
   await pool.end();
   console.log(`  pool leases held: ${held.length}, problems that fsck found: ${findings.length}`);
   if (held.length + findings.length > 0) throw new Error("something is left in the pool");

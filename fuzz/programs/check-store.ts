@@ -1,8 +1,8 @@
 import { isOverlayError } from "../../provider/errors";
-import { type Ipam, isCommitted, type Lease } from "../../provider/ipam/types";
+import { type Ipam, isCommitted, type Lease, type Store } from "../../provider/ipam/types";
 import { isSameStack, isStackOwner } from "../../provider/owner";
 
-export type OpenPool = () => Promise<Ipam>;
+export type OpenPool = () => Promise<Store>;
 
 /** The last run of a stack that has not succeeded since. */
 export type Unfinished = "failed up" | "killed destroy";
@@ -17,7 +17,7 @@ export interface StateLease {
 export async function findStoreFaults(openPool: OpenPool, inStates: StateLease[]): Promise<string[]> {
   const pool = await openPool();
   try {
-    const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
+    const findings = (await pool.admin.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
     const leases: Lease[] = [];
     const names = await poolNames(pool);
     for (const name of names)

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { Lab } from "../../lab/lab";
 import { openEngine, openIpam } from "../../provider/ipam";
 import { LocalIpam } from "../../provider/ipam/ipam";
+import { Session } from "../../provider/ipam/session";
 import { FakeFleet } from "../../test/unit/lifecycle/fake-fleet";
 import { EngineProcess } from "./engine-process";
 import { EngineStack } from "./engine-stack";
@@ -52,7 +53,7 @@ export async function prepareEngine(runners: string[]): Promise<Ground> {
     inSession: async (act) => {
       let passed = 0;
       const tables = await openEngine("memory:", { clock: () => Date.now() + passed });
-      const ipam = new LocalIpam(tables, SETTINGS);
+      const ipam = new LocalIpam(new Session(tables, SETTINGS));
       const pass = (milliseconds: number) => {
         passed += milliseconds;
       };

@@ -1,5 +1,5 @@
 import { RunPlan } from "../../provider/ipam/run-plan";
-import type { Ipam } from "../../provider/ipam/types";
+import type { Ipam, Store } from "../../provider/ipam/types";
 import { readDeclared } from "../../provider/lifecycle/declared";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
@@ -15,7 +15,7 @@ import { DYNAMIC_TYPE, type Kill, type Values } from "./stack";
 
 /** What the provider works on. */
 export interface EngineGround {
-  ipam: Ipam;
+  ipam: Store;
   fleet: FakeFleet;
 }
 

@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import { ACCESS_SCOPES, type AccessToken, type Ipam } from "../ipam/types";
+import { ACCESS_SCOPES, type AccessToken, type Store } from "../ipam/types";
 import { COMMAND_LINE } from "../owner";
 import { resourceName } from "../resources/inputs";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "./bounds";
@@ -27,7 +27,7 @@ export type AccessTokenInput = z.output<typeof accessTokenInput>;
 
 /** Returns the token's text, which is not stored and cannot be shown again. */
 export async function createAccessToken(
-  { pool, createdBy }: { pool: Ipam; createdBy: string },
+  { pool, createdBy }: { pool: Store; createdBy: string },
   input: AccessTokenInput,
   now = Date.now(),
 ): Promise<{ token: AccessToken; text: string }> {
@@ -43,7 +43,7 @@ export async function createAccessToken(
     createdBy,
     ...(expiresIn !== undefined && { expiresAt: now + expiresIn * 1000 }),
   };
-  await pool.updateAccessTokens((existing) => {
+  await pool.admin.updateAccessTokens((existing) => {
     refuseTakenName(existing, name, now);
     return token;
   });
@@ -52,17 +52,17 @@ export async function createAccessToken(
 
 /** Without tokens that were revoked or have expired, unless `all`; by name. */
 export async function listAccessTokens(
-  pool: Ipam,
+  pool: Store,
   { all = false }: { all?: boolean } = {},
   now = Date.now(),
 ): Promise<AccessToken[]> {
-  const tokens = (await pool.accessTokens()).filter((token) => all || isActive(token, now));
+  const tokens = (await pool.admin.accessTokens()).filter((token) => all || isActive(token, now));
   return tokens.sort((a, b) => (a.name === b.name ? a.createdAt - b.createdAt : a.name < b.name ? -1 : 1));
 }
 
 /** By its id or its name. A token that was revoked stays in the list of all tokens. */
-export async function revokeAccessToken(pool: Ipam, idOrName: string, now = Date.now()): Promise<AccessToken> {
-  return pool.updateAccessTokens((existing) => {
+export async function revokeAccessToken(pool: Store, idOrName: string, now = Date.now()): Promise<AccessToken> {
+  return pool.admin.updateAccessTokens((existing) => {
     const active = existing.filter((token) => isActive(token, now));
     const token = active.find(({ id }) => id === idOrName) ?? active.find(({ name }) => name === idOrName);
     if (token) return { ...token, revokedAt: now };

@@ -1,5 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { AccessToken, Ipam } from "../ipam/types";
+import type { StoreAdmin } from "../ipam/admin";
+import type { AccessToken } from "../ipam/types";
 import type { Caller } from "./caller";
 import { hasSecret, parseToken } from "./token-text";
 
@@ -28,7 +29,7 @@ export class Authenticator {
   #failedAt = -Infinity;
 
   constructor(
-    private readonly pool: Pick<Ipam, "findAccessToken" | "accessTokens">,
+    private readonly admin: Pick<StoreAdmin, "findAccessToken" | "accessTokens">,
     private readonly now: () => number = Date.now,
   ) {}
 
@@ -64,7 +65,7 @@ export class Authenticator {
   async isListed(text: string): Promise<boolean> {
     const given = parseToken(text);
     if (!this.#ids || this.now() - this.#ids.readAt >= CACHE_MS) {
-      const read = this.pool.accessTokens().then((tokens) => new Set(tokens.map(({ id }) => id)));
+      const read = this.admin.accessTokens().then((tokens) => new Set(tokens.map(({ id }) => id)));
       this.#ids = { readAt: this.now(), read };
     }
     const ids = await this.#ids.read;
@@ -84,7 +85,7 @@ export class Authenticator {
     if (cached && this.now() - cached.readAt < CACHE_MS) return cached.row;
     if (this.#isUnknown(id)) return undefined;
     const readAt = this.now(); // before the read: what changes meanwhile is read again in time
-    const row = await this.pool.findAccessToken(id);
+    const row = await this.admin.findAccessToken(id);
     this.#rows.delete(id);
     if (row) keep(this.#rows, id, { row, readAt });
     else keep(this.#unknown, id, readAt);

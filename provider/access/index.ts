@@ -4,4 +4,4 @@ export * from "./access-tokens";
 export { Authenticator } from "./authenticate";
 export * from "./bounds";
 export * from "./caller";
-export { isBounded, openSession } from "./tenant-ipam";
+export { isBounded, openAsOperator, openSession } from "./tenant-ipam";

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { positionOf } from "../ipam/extents";
 import type { SeenEpoch } from "../ipam/identity";
-import type { IpamSettings } from "../ipam/ipam";
+import type { IpamSettings } from "../ipam/session";
 import type {
   AmendOptions,
   By,
@@ -23,6 +23,7 @@ import type {
   PoolPage,
   PoolSpec,
   Request,
+  Store,
   StoreIdentity,
   StoreVersion,
   Tenant,
@@ -42,15 +43,21 @@ interface SessionSettings extends Partial<IpamSettings> {
 
 /** The store as one caller may see and change it. */
 export function openSession(
-  ipam: Ipam,
+  store: Store,
   caller: Caller,
   { tenantDefaults = {}, ...settings }: SessionSettings = {},
 ): Ipam {
   const session = { actor: caller.name, ...settings };
-  if (!isBounded(caller)) return ipam.session(session);
+  if (!isBounded(caller)) return store.session(session);
   const sharedRanges = sharedRangeLeases(tenantDefaults);
   const access = new CallerAccess(caller, sharedRanges);
-  return new TenantIpam(ipam.session({ ...session, access }), access, caller, sharedRanges);
+  return new TenantIpam(store.session({ ...session, access }), access, caller, sharedRanges);
+}
+
+/** The store for its operator: `what` concerns all of it. */
+export function openAsOperator(store: Store, caller: Caller, what: string): Store {
+  if (!isBounded(caller)) return store.session({ actor: caller.name });
+  throw new CallerAccess(caller, []).denied(what);
 }
 
 export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
@@ -230,46 +237,6 @@ class TenantIpam implements Ipam {
 
   findSeen(seen: StoreIdentity): Promise<SeenEpoch> {
     return this.ipam.findSeen(seen);
-  }
-
-  session({ access: _, ...options }: Partial<IpamSettings>): Ipam {
-    return new TenantIpam(this.ipam.session(options), this.access, this.caller, this.sharedRanges);
-  }
-
-  end(): Promise<void> {
-    return this.ipam.end();
-  }
-
-  async findSecret(): Promise<never> {
-    throw this.access.denied("secrets of the store");
-  }
-
-  async replaceSecret(): Promise<never> {
-    throw this.access.denied("secrets of the store");
-  }
-
-  async accessTokens(): Promise<never> {
-    throw this.access.denied("access tokens");
-  }
-
-  async findAccessToken(): Promise<never> {
-    throw this.access.denied("access tokens");
-  }
-
-  async updateAccessTokens(): Promise<never> {
-    throw this.access.denied("access tokens");
-  }
-
-  get webhooks(): never {
-    throw this.access.denied("webhooks");
-  }
-
-  async adoptIdentity(): Promise<never> {
-    throw this.access.denied("the identity of the store");
-  }
-
-  async fsck(): Promise<never> {
-    throw this.access.denied("the store as a whole");
   }
 
   /** The request with the tenant of the caller, whatever it says itself. */

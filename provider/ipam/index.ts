@@ -3,10 +3,11 @@ import { escapeControls, OverlayError } from "../errors";
 import { LocalIpam } from "./ipam";
 import type { Observer } from "./observer";
 import { isServiceUrl } from "./remote/url";
+import { Session } from "./session";
 import { openSqlite } from "./store/sqlite";
 import type { Engine } from "./store/store";
 import { keyRing } from "./token";
-import type { Finding, Ipam } from "./types";
+import type { Finding, Store } from "./types";
 
 export type * from "./types";
 
@@ -110,15 +111,15 @@ export async function checkStore(url: string, settings: Settings, repair: boolea
   const found = clock ? [{ pool: "", ...clock }] : [];
   if (clock && !(repair && clock.repairable)) return found;
   const ipam = await openIpam(url, { ...settings, allowMoved: !repair });
-  return [...found, ...(await ipam.fsck({ repair }).finally(() => ipam.end()))];
+  return [...found, ...(await ipam.admin.fsck({ repair }).finally(() => ipam.end()))];
 }
 
 /** The store at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), `memory:` or `https://overlay.example`. */
-export async function openIpam(url: string, settings: Settings): Promise<Ipam> {
+export async function openIpam(url: string, settings: Settings): Promise<Store> {
   if (settings.tokenKeys !== undefined) keyRing(settings.tokenKeys); // refuses short ones
   if (isServiceUrl(url)) return (await import("./remote/index.js")).openRemoteIpam(url, settings);
   const engine = await openEngine(url, settings);
-  const ipam = new LocalIpam(engine, { ...settings, place: placeOf(url) });
+  const ipam = new LocalIpam(new Session(engine, { ...settings, place: placeOf(url) }));
   await ipam.identity().catch(async (error: unknown) => {
     await engine.close();
     throw error;

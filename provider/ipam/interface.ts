@@ -1,8 +1,8 @@
 import type { OverlayError } from "../errors";
+import type { StoreAdmin } from "./admin";
 import type { SeenEpoch } from "./identity";
-import type { IpamSettings } from "./ipam";
+import type { IpamSettings } from "./session";
 import type {
-  AccessToken,
   AmendOptions,
   By,
   Changes,
@@ -12,7 +12,6 @@ import type {
   ExistingLease,
   ExpectedToken,
   Extent,
-  Finding,
   Grant,
   ImportOptions,
   ImportResult,
@@ -25,7 +24,6 @@ import type {
   StoreIdentity,
   StoreVersion,
   Usage,
-  Webhooks,
 } from "./types";
 
 /** Reads of the store. They do not return leases that have expired. */
@@ -58,22 +56,8 @@ export interface Queries {
   events(options: { after?: number; limit?: number }): Promise<EventPage>;
 }
 
-/** What the operator of a store may do. A service does not do it for others: it answers `ACCESS_DENIED`. */
-export interface Administration {
-  findSecret(name: string): Promise<string | undefined>;
-  replaceSecret(name: string, replace: (kept: string | undefined) => string): Promise<string>;
-  /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
-  adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
-  accessTokens(): Promise<AccessToken[]>;
-  findAccessToken(id: string): Promise<AccessToken | undefined>;
-  /** Writes the token that `replace` returns for the present ones, in one transaction. `replace` may run several times, and may throw. */
-  updateAccessTokens(replace: (tokens: AccessToken[]) => AccessToken): Promise<AccessToken>;
-  readonly webhooks: Webhooks;
-  fsck(options?: { repair?: boolean }): Promise<Finding[]>;
-}
-
 /** Allocates values to owners, on a store: in this process, or by a service. Errors are OverlayError. */
-export interface Ipam extends Queries, Administration {
+export interface Ipam extends Queries {
   /** Why a preview can show no new values; undefined when it can. */
   readonly whyNoOffers: string | undefined;
   /** Why this user may not change leases; undefined if it may. */
@@ -108,7 +92,13 @@ export interface Ipam extends Queries, Administration {
   identity(): Promise<StoreIdentity>;
   /** Rejects with `STORE_LOST` unless the store is the one that was `seen`, with all commits up to then. */
   findSeen(seen: StoreIdentity): Promise<SeenEpoch>;
-  /** The same store for another user. Its `end` does not close the store. */
-  session(options: Partial<IpamSettings>): Ipam;
+}
+
+/** An open store. */
+export interface Store extends Ipam {
+  /** `ACCESS_DENIED` if the store is a service: it is administered where it runs. */
+  readonly admin: StoreAdmin;
+  /** The same store for another user, whose name is in the history of its changes. Its `end` does not close the store. */
+  session(options: Partial<IpamSettings>): Store;
   end(): Promise<void>;
 }

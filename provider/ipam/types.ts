@@ -335,25 +335,6 @@ export interface Delivery {
   suspended?: boolean;
 }
 
-/** The webhooks of a store. */
-export interface Webhooks {
-  list(): Promise<Webhook[]>;
-  /** It gets the events from now on. */
-  add(webhook: Webhook): Promise<void>;
-  /** false: there is none. */
-  remove(id: string): Promise<boolean>;
-  /** By the ids of the webhooks. */
-  deliveries(): Promise<Map<string, Delivery>>;
-  /**
-   * Compares and changes a delivery in one transaction. `change` gets the present state and the time of the store; it may run several times.
-   * Where it returns undefined, nothing changes. Returns the state after it.
-   */
-  updateDelivery(
-    id: string,
-    change: (delivery: Delivery, now: number) => Delivery | undefined,
-  ): Promise<Delivery | undefined>;
-}
-
 export interface Usage {
   /** How many values the pool can give out. */
   capacity: bigint;
@@ -418,4 +399,4 @@ export interface PoolPage {
   limit?: number;
 }
 
-export type { Administration, Ipam, Queries } from "./interface";
+export type { Ipam, Queries, Store } from "./interface";

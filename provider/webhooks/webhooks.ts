@@ -3,7 +3,7 @@ import { z } from "zod";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import type { Delivery, Ipam, Webhook } from "../ipam/types";
+import type { Delivery, Store, Webhook } from "../ipam/types";
 import { isLoopbackName } from "../loopback";
 
 /** Makes, lists, resumes and removes webhooks. */
@@ -33,11 +33,11 @@ export type WebhookInput = z.output<typeof webhookInput>;
 
 /** Returns the webhook with its secret, which no other function shows. It gets the events from now on. */
 export async function createWebhook(
-  { pool, createdBy }: { pool: Ipam; createdBy: string },
+  { pool, createdBy }: { pool: Store; createdBy: string },
   input: WebhookInput,
   now = Date.now(),
 ): Promise<Webhook> {
-  if ((await pool.webhooks.list()).length >= MOST_WEBHOOKS)
+  if ((await pool.admin.webhooks.list()).length >= MOST_WEBHOOKS)
     throw new OverlayError(
       "WEBHOOK_LIMIT",
       `There are ${MOST_WEBHOOKS} webhooks already.`,
@@ -51,7 +51,7 @@ export async function createWebhook(
     createdAt: now,
     createdBy,
   };
-  await pool.webhooks.add(webhook);
+  await pool.admin.webhooks.add(webhook);
   return webhook;
 }
 
@@ -73,8 +73,8 @@ export interface WebhookInfo extends BoundsInfo {
 }
 
 /** Oldest first. */
-export async function listWebhooks(pool: Ipam): Promise<WebhookInfo[]> {
-  const [webhooks, deliveries] = [await pool.webhooks.list(), await pool.webhooks.deliveries()];
+export async function listWebhooks(pool: Store): Promise<WebhookInfo[]> {
+  const [webhooks, deliveries] = [await pool.admin.webhooks.list(), await pool.admin.webhooks.deliveries()];
   const { last } = await pool.events({});
   return webhooks
     .sort((a, b) => a.createdAt - b.createdAt)
@@ -102,13 +102,13 @@ function describeWebhook(webhook: Webhook, delivery: Delivery, last: number): We
   };
 }
 
-export async function removeWebhook(pool: Ipam, id: string): Promise<void> {
-  if (!(await pool.webhooks.remove(id))) throw unknownWebhookError(id);
+export async function removeWebhook(pool: Store, id: string): Promise<void> {
+  if (!(await pool.admin.webhooks.remove(id))) throw unknownWebhookError(id);
 }
 
 /** Tries a failing or suspended webhook again at once, with the event at which it stopped. */
-export async function resumeWebhook(pool: Ipam, id: string): Promise<void> {
-  const resumed = await pool.webhooks.updateDelivery(id, ({ delivered, holder, heldUntil }) => ({
+export async function resumeWebhook(pool: Store, id: string): Promise<void> {
+  const resumed = await pool.admin.webhooks.updateDelivery(id, ({ delivered, holder, heldUntil }) => ({
     delivered,
     ...(holder !== undefined && { holder, heldUntil }),
   }));

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Ipam, Webhook } from "../../provider/ipam/types";
+import type { Webhooks } from "../../provider/ipam/admin";
+import type { Webhook } from "../../provider/ipam/types";
 import { DELIVERY_TIMES, type DeliveryContext, type DeliveryTimes, WebhookDelivery } from "./delivery";
 import type { EventFeed } from "./feed";
 
@@ -29,12 +30,12 @@ export class WebhookDeliveries {
   #reload = new AbortController();
 
   constructor(
-    pool: Pick<Ipam, "webhooks">,
+    webhooks: Webhooks,
     feed: EventFeed,
     private readonly options: DeliveriesOptions = {},
   ) {
     this.#context = {
-      webhooks: pool.webhooks,
+      webhooks,
       feed,
       instance: randomUUID(),
       times: { ...DELIVERY_TIMES, ...options.times },

@@ -1,7 +1,7 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { isOverlayError } from "../../provider/errors";
 import type { Observer } from "../../provider/ipam/observer";
-import type { Ipam, Webhook } from "../../provider/ipam/types";
+import type { Store, Webhook } from "../../provider/ipam/types";
 import { withStoreTimeout } from "../readiness";
 import { PoolMetrics } from "./pool-metrics";
 
@@ -139,7 +139,7 @@ export class Metrics {
   }
 
   /** All metrics, in the text format of Prometheus. A store that does not answer delays them by two seconds at most. */
-  async render(pool: Ipam): Promise<string> {
+  async render(pool: Store): Promise<string> {
     await Promise.all([this.#pools.update(pool), this.#updatePending(pool)]);
     return this.#registry.metrics();
   }
@@ -149,8 +149,11 @@ export class Metrics {
     for (const result of RESULTS) this.#deliveries.remove({ webhook, result });
   }
 
-  async #updatePending(pool: Ipam): Promise<void> {
-    const read = async () => ({ deliveries: await pool.webhooks.deliveries(), last: (await pool.events({})).last });
+  async #updatePending(pool: Store): Promise<void> {
+    const read = async () => ({
+      deliveries: await pool.admin.webhooks.deliveries(),
+      last: (await pool.events({})).last,
+    });
     const found = await withStoreTimeout(read()).catch(() => undefined);
     this.#pending.reset();
     if (!found) return;

@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { type Caller, openAsOperator } from "../../provider/access";
 import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../provider/webhooks";
 import type { RouteGroup } from "../app";
 import { webhookFields } from "../inputs";
@@ -6,8 +7,10 @@ import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../schema
 
 const idParams = z.strictObject({ id: z.string().min(1).describe("Id of the webhook.") });
 
-/** Receivers of events by HTTP. They are for operators: a caller with bounds is refused by its pool. */
-export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
+/** Receivers of events by HTTP. They are for operators: a caller with bounds is refused. */
+export const webhookRoutes: RouteGroup = (app, { pool, deliveries }) => {
+  const open = (caller: Caller) => openAsOperator(pool, caller, "webhooks");
+
   app.route({
     method: "GET",
     url: "/webhooks",
@@ -17,7 +20,7 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
       summary: "List the webhooks, and how far each has come.",
       response: { 200: webhooksAnswer },
     },
-    handler: async ({ overlay }) => ({ webhooks: await listWebhooks(overlay.pool) }),
+    handler: async ({ caller }) => ({ webhooks: await listWebhooks(open(caller)) }),
   });
 
   app.route({
@@ -30,8 +33,8 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
       body: webhookFields,
       response: { 200: createdWebhookAnswer },
     },
-    handler: async ({ overlay, body, caller }) => {
-      const { id, url, secret } = await createWebhook({ pool: overlay.pool, createdBy: caller.name }, body);
+    handler: async ({ body, caller }) => {
+      const { id, url, secret } = await createWebhook({ pool: open(caller), createdBy: caller.name }, body);
       deliveries.reload();
       return { id, url, secret };
     },
@@ -47,8 +50,8 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
       params: idParams,
       response: { 200: webhookIdAnswer },
     },
-    handler: async ({ overlay, params }) => {
-      await resumeWebhook(overlay.pool, params.id);
+    handler: async ({ caller, params }) => {
+      await resumeWebhook(open(caller), params.id);
       return params;
     },
   });
@@ -63,8 +66,8 @@ export const webhookRoutes: RouteGroup = (app, { deliveries }) => {
       params: idParams,
       response: { 200: webhookIdAnswer },
     },
-    handler: async ({ overlay, params }) => {
-      await removeWebhook(overlay.pool, params.id);
+    handler: async ({ caller, params }) => {
+      await removeWebhook(open(caller), params.id);
       deliveries.reload();
       return params;
     },

@@ -213,7 +213,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
 
   test("check finds a commit of a clock that was ahead; nothing is allocated until it is repaired", async () => {
     const ahead = await openIpam(ctl.store, { offerTtl: 0, quarantine: 0, clock: () => Date.now() + 86_400_000 });
-    await ahead.replaceSecret("ahead", () => "x");
+    await ahead.admin.replaceSecret("ahead", () => "x");
     await ahead.end();
     expect(await ctl.refusal("pool", "list")).toBe("1 STORE_CLOCK");
     const { code, json } = await ctl.run("store", "check", "--json");
@@ -224,7 +224,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
 
   test("dump prints all rows by the names of their columns, and never the key of the tokens", async () => {
     await ctl.must("ip", "reserve", "--network", "training", "--runner", "node1");
-    const secret = await ctl.withPool((pool) => pool.findSecret("tokenKeys"));
+    const secret = await ctl.withPool((pool) => pool.admin.findSecret("tokenKeys"));
     const { stdout, json } = await ctl.run("store", "dump");
     expect(stdout).not.toContain(secret);
     expect(json).toContainEqual({ table: "secret", key: "tokenKeys" });
@@ -257,7 +257,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
 
   test("a store that is only half copied cannot be used, and an interrupted move starts again", async () => {
     const to = `sqlite:${join(ctl.folder, "half.db")}`;
-    await ctl.withPool((pool) => pool.replaceSecret("half", () => "x"), to);
+    await ctl.withPool((pool) => pool.admin.replaceSecret("half", () => "x"), to);
     await damage(`UPDATE store SET move = '${JSON.stringify({ from: ctl.store, move: "m" })}'`, to);
     expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_MOVED");
     expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_MOVED");

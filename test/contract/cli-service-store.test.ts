@@ -2,14 +2,14 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access";
-import { type Ipam, openIpam } from "../../provider/ipam";
+import { openIpam, type Store } from "../../provider/ipam";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type Service, serveInProcess } from "./servers/service";
 
 /** The command line with a service as its store. */
 describe("overlayctl --store https", { timeout: 120_000 }, () => {
   const ctl = new Ctl();
-  let pool: Ipam;
+  let pool: Store;
   let service: Service;
   let [store, token, tokenFile] = ["", "", join(ctl.folder, "token")];
 

@@ -21,7 +21,7 @@ test("a webhook is added, listed, resumed and removed; its secret is shown once"
   for (const { stdout } of shown) expect(stdout).not.toContain("whsec_");
 
   await ctl.withPool((pool) =>
-    pool.webhooks.updateDelivery(String(added!.id), (delivery) => ({
+    pool.admin.webhooks.updateDelivery(String(added!.id), (delivery) => ({
       ...delivery,
       failures: 9,
       failedSince: 0,

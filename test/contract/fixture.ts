@@ -1,23 +1,26 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
 import { openIpam, type Settings } from "../../provider/ipam";
+import { StoreAdmin } from "../../provider/ipam/admin";
 import { RunPlan } from "../../provider/ipam/run-plan";
-import type { ExistingLease, Extent, Ipam, Lease, PoolSpec, Request } from "../../provider/ipam/types";
+import type { ExistingLease, Extent, Lease, PoolSpec, Request, Store } from "../../provider/ipam/types";
 
-/** A run of Pulumi and its store as one object: operations of both, of the run first. */
+/** A run of Pulumi, its store and the administration of that as one object: operations of all, of the run first. */
 export type Pool = Omit<RunPlan, "ipam"> &
-  Omit<Ipam, keyof RunPlan | "session"> & { session(options: Parameters<Ipam["session"]>[0]): Pool };
+  Omit<Store, keyof RunPlan | "session"> &
+  Pick<StoreAdmin, keyof StoreAdmin> & { session(options: Parameters<Store["session"]>[0]): Pool };
 
 export const openPool = async (
   url: string,
   { swapWait, ...settings }: Settings & { swapWait?: number },
 ): Promise<Pool> => poolOf(await openIpam(url, settings), swapWait);
 
-export function poolOf(ipam: Ipam, swapWait?: number): Pool {
-  const plan = new RunPlan(ipam, { swapWait });
-  const own = { session: (options: Parameters<Ipam["session"]>[0]) => poolOf(ipam.session(options), swapWait) };
+export function poolOf(store: Store, swapWait?: number): Pool {
+  const plan = new RunPlan(store, { swapWait });
+  const own = { session: (options: Parameters<Store["session"]>[0]) => poolOf(store.session(options), swapWait) };
   const get = (_: unknown, key: string) => {
-    const from = [own, plan, ipam].find((each) => key in each) as Record<string, unknown> | undefined;
-    const value = from?.[key];
+    const isAdministration = key === "webhooks" || key in StoreAdmin.prototype;
+    const from = isAdministration ? store.admin : ([own, plan, store].find((each) => key in each) ?? {});
+    const value = Reflect.get(from, key, from);
     return typeof value === "function" ? value.bind(from) : value;
   };
   return new Proxy({}, { get }) as Pool;

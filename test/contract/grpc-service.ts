@@ -10,7 +10,7 @@ import {
 import { loadSync, type MessageTypeDefinition, type ServiceDefinition } from "@grpc/proto-loader";
 import { type AccessTokenInput, createAccessToken } from "../../provider/access";
 import { Authenticator } from "../../provider/access/authenticate";
-import type { Ipam } from "../../provider/ipam/types";
+import type { Store } from "../../provider/ipam/types";
 import type { TenantDefaults } from "../../provider/resource";
 import { Admission } from "../../service/admission";
 import type { Limits, ServiceContext } from "../../service/app";
@@ -84,16 +84,16 @@ export class GrpcService {
   /** How long that takes. */
   lookupMs = 0;
 
-  static async on(pool: Ipam, options: ServiceOptions = {}): Promise<GrpcService> {
+  static async on(pool: Store, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
     const { limits, noAuth = false, credentials, tenantDefaults, mostConnections } = options;
     const records = {
       findAccessToken: async (id: string) => {
         service.lookups++;
         await new Promise((resolve) => setTimeout(resolve, service.lookupMs));
-        return pool.findAccessToken(id);
+        return pool.admin.findAccessToken(id);
       },
-      accessTokens: () => pool.accessTokens(),
+      accessTokens: () => pool.admin.accessTokens(),
     };
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {
@@ -116,7 +116,7 @@ export class GrpcService {
     return service;
   }
 
-  private constructor(readonly pool: Ipam) {}
+  private constructor(readonly pool: Store) {}
 
   get feed(): EventFeed {
     return this.context.feed;

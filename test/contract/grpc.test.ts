@@ -180,7 +180,7 @@ describe("Ipam", () => {
     const second = await call("Ipam.AllocateIP", request, other);
     expect(second.lease.pool).toBe("pool/tenant/other/web/clusterIP");
     expect(await call("Ipam.ReleaseIP", request, acme)).toMatchObject({ released: [{ ip: first.lease.ip }] });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("what a pool refuses is refused with its code", async () => {

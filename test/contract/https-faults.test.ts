@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import { openIpam } from "../../provider/ipam";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
-import type { Extent, Ipam, PoolSpec } from "../../provider/ipam/types";
+import type { Extent, PoolSpec, Store } from "../../provider/ipam/types";
 import {
   by,
   createPool,
@@ -33,10 +33,10 @@ const folder = mkdtempSync(join(tmpdir(), "overlay-service-"));
 let files = 0;
 afterAll(() => rmSync(folder, { recursive: true }));
 
-const openStore = (url: string): Promise<Ipam> => openIpam(url, TERMS);
+const openStore = (url: string): Promise<Store> => openIpam(url, TERMS);
 
 /** One instance of the service on each of the stores. */
-async function serve(...stores: Ipam[]): Promise<void> {
+async function serve(...stores: Store[]): Promise<void> {
   const caller = { name: "ci", scopes: ["deploy" as const] };
   services = await Promise.all(stores.map((store) => serveInProcess(store, { caller })));
   proxy = await HttpProxy.before(services.map(({ port }) => port));
@@ -163,7 +163,7 @@ describe("round trips", () => {
 });
 
 describe("two instances that get every other request", () => {
-  const stores: [string, () => Promise<[Ipam, Ipam]>][] = [
+  const stores: [string, () => Promise<[Store, Store]>][] = [
     [
       "one memory",
       async () => {

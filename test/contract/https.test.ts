@@ -1,22 +1,20 @@
 import { afterAll, describe } from "vitest";
 import { openIpam } from "../../provider/ipam";
-import type { Ipam } from "../../provider/ipam/types";
+import type { Store } from "../../provider/ipam/types";
 import { contract } from "./contract";
 import { poolOf } from "./fixture";
 import { newAuthority } from "./servers/certificates";
 import { type Service, serveInProcess } from "./servers/service";
 
-const ADMINISTRATION = ["fsck", "adoptIdentity", "accessTokens", "findAccessToken", "updateAccessTokens", "webhooks"];
-
-/** A store behind a service. Its administration is done by the operator, on the store itself. */
-const administeredBy = (operator: Ipam, served: Ipam): Ipam =>
+/** A store behind a service. It is administered by its operator, on the store itself. */
+const administeredBy = (operator: Store, served: Store): Store =>
   new Proxy(served, {
     get: (_, key) => {
       if (key === "session")
-        return (options: Parameters<Ipam["session"]>[0]) => administeredBy(operator, served.session(options));
-      const from = ADMINISTRATION.includes(String(key)) ? operator : served;
-      const value = Reflect.get(from, key, from);
-      return typeof value === "function" ? value.bind(from) : value;
+        return (options: Parameters<Store["session"]>[0]) => administeredBy(operator, served.session(options));
+      if (key === "admin") return operator.admin;
+      const value = Reflect.get(served, key, served);
+      return typeof value === "function" ? value.bind(served) : value;
     },
   });
 
@@ -24,13 +22,13 @@ const administeredBy = (operator: Ipam, served: Ipam): Ipam =>
 describe("https", () => {
   const authority = newAuthority();
   const tls = authority.issue("service", "IP:127.0.0.1");
-  const services = new Map<string, Promise<{ operator: Ipam; service: Service }>>();
+  const services = new Map<string, Promise<{ operator: Store; service: Service }>>();
   afterAll(async () => {
     for (const { service } of await Promise.all(services.values())) await service.app.close();
   });
 
   /** The settings of clients count: those of the service only limit them. */
-  async function serve(clock: () => number): Promise<{ operator: Ipam; service: Service }> {
+  async function serve(clock: () => number): Promise<{ operator: Store; service: Service }> {
     const operator = await openIpam("memory:", { offerTtl: 1e9, quarantine: 0, clock });
     const caller = { name: "ci", scopes: ["deploy" as const] };
     return { operator, service: await serveInProcess(operator, { tls, caller }) };

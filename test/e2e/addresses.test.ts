@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
-import type { Ipam, Lease } from "../../provider/ipam/types";
+import type { Lease, Store } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
 
@@ -24,7 +24,7 @@ afterAll(async () => {
   ctl.remove();
 });
 
-async function withPool<T>(act: (pool: Ipam) => Promise<T>): Promise<T> {
+async function withPool<T>(act: (pool: Store) => Promise<T>): Promise<T> {
   const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   return act(pool).finally(() => pool.end());
 }
@@ -199,6 +199,6 @@ test("a stack under another name keeps every address, and destroy releases all",
     expect(
       (await pool.pools()).map(({ name }) => name).filter((name) => !/^(space|pool\/tenants?)\//.test(name)),
     ).toEqual([]);
-    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.admin.fsck()).toEqual([]);
   });
 });

@@ -46,7 +46,7 @@ async function claimed(name: string): Promise<string | undefined> {
 
 async function problems(): Promise<unknown[]> {
   const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
-  const found = await pool.fsck();
+  const found = await pool.admin.fsck();
   await pool.end();
   return found;
 }

@@ -74,7 +74,7 @@ async function expectPutBack(before: Awaited<ReturnType<Stack["state"]>>): Promi
   expect(after.a!.outputs.ip).toBe(before.a!.outputs.ip);
   expect(await isUp()).toBe(true);
   await stack.mustUp("--expect-no-changes");
-  expect(await inStore((pool) => pool.fsck())).toEqual([]);
+  expect(await inStore((pool) => pool.admin.fsck())).toEqual([]);
 }
 
 test("killed during a conversation with a host: preview shows it, and up restores what is missing", async () => {

@@ -202,6 +202,6 @@ test("destroy leaves no interface, route, chain, file or lease", async () => {
   const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   expect(held).toEqual([]);
-  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.admin.fsck()).toEqual([]);
   await pool.end();
 });

@@ -30,7 +30,7 @@ const given = async (stack: Stack): Promise<Record<string, unknown>> =>
 
 async function fsck(): Promise<unknown[]> {
   const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
-  return pool.fsck().finally(() => pool.end());
+  return pool.admin.fsck().finally(() => pool.end());
 }
 
 test("an address that one resource requests is given to no other, although that one is checked first", async () => {

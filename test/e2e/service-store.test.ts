@@ -105,7 +105,7 @@ test("destroy leaves no lease, the history names token and user, and neither tok
   expect(leases.map(({ state }) => state)).toEqual(["quarantined", "quarantined"]); // of network and pool
   const history = await pool.history("space/default");
   expect(new Set(history.map(({ by }) => by))).toEqual(new Set(["ci (ann@laptop)"]));
-  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.admin.fsck()).toEqual([]);
   await pool.end();
   for (const stack of [preview!, deploy!])
     for (const secret of secrets) expect(await stack.reveals(secret)).toBe(false);

@@ -180,6 +180,6 @@ test("destroy: the address is removed with the last resource, and nothing is lef
   for (const { name } of lab.hosts) expect(`${name}: ${await findLeftovers(lab, name)}`).toBe(`${name}: `);
   const pool = await openIpam(workspace.store, { offerTtl: 0, quarantine: 0 });
   expect((await pool.leases("space/default")).filter(({ state }) => state !== "quarantined")).toEqual([]);
-  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.admin.fsck()).toEqual([]);
   await pool.end();
 });

@@ -84,7 +84,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
     );
     expect(held.reduce((sum, each) => sum + each)).toBe(given.length);
     expect(Math.max(...held) - Math.min(...held)).toBeLessThan(MANY / 2);
-    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.admin.fsck()).toEqual([]);
     await pool.end();
   });
 });

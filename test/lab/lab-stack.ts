@@ -6,7 +6,7 @@ import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import { openIpam } from "../../provider/ipam";
 import { RunPlan } from "../../provider/ipam/run-plan";
-import type { Ipam } from "../../provider/ipam/types";
+import type { Store } from "../../provider/ipam/types";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
@@ -57,7 +57,7 @@ export class LabStack {
 
   private constructor(
     readonly lab: Lab,
-    readonly pool: Ipam,
+    readonly pool: Store,
     elsewhere?: Hosts,
     hosts?: Hosts,
   ) {

@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import type { SeenEpoch } from "../identity";
-import type { IpamSettings } from "../ipam";
+import type { IpamSettings } from "../session";
 import { isTokenExpired, tokenExpiredError } from "../token";
 import {
   type AmendOptions,
@@ -14,13 +14,13 @@ import {
   type Grant,
   type ImportOptions,
   type ImportResult,
-  type Ipam,
   type Lease,
   type LeaseFilter,
   type OfferRequest,
   type PoolPage,
   type PoolSpec,
   type Request,
+  type Store,
   type StoreIdentity,
   type StoreVersion,
   type Usage,
@@ -46,7 +46,7 @@ interface Replied<T> {
 }
 
 /** A store behind a service. */
-export class RemoteIpam implements Ipam {
+export class RemoteIpam implements Store {
   readonly #versions = new WeakMap<Lease, StoreVersion>();
 
   private constructor(
@@ -239,36 +239,12 @@ export class RemoteIpam implements Ipam {
     return this.#call("findSeen", { seen: { id, version, epoch } });
   }
 
-  async findSecret(): Promise<never> {
-    throw this.#onlyAtStore("show its secrets");
-  }
-
-  async replaceSecret(): Promise<never> {
-    throw this.#onlyAtStore("change its secrets");
-  }
-
-  async adoptIdentity(): Promise<never> {
-    throw this.#onlyAtStore("recover stores into it");
-  }
-
-  async accessTokens(): Promise<never> {
-    throw this.#onlyAtStore("show access tokens");
-  }
-
-  async findAccessToken(): Promise<never> {
-    throw this.#onlyAtStore("show access tokens");
-  }
-
-  async updateAccessTokens(): Promise<never> {
-    throw this.#onlyAtStore("change access tokens");
-  }
-
-  get webhooks(): never {
-    throw this.#onlyAtStore("show webhooks");
-  }
-
-  async fsck(): Promise<never> {
-    throw this.#onlyAtStore("check all rows");
+  get admin(): never {
+    throw new OverlayError(
+      "ACCESS_DENIED",
+      `The service at ${this.client.place} does not administer its store for others.`,
+      "Run the command on a machine of the service, with the URL of the store that it has.",
+    );
   }
 
   async end(): Promise<void> {
@@ -287,14 +263,6 @@ export class RemoteIpam implements Ipam {
   #noteVersion(lease: Lease, version: StoreVersion | undefined): Lease {
     if (version) this.#versions.set(lease, version);
     return lease;
-  }
-
-  #onlyAtStore(what: string): OverlayError {
-    return new OverlayError(
-      "ACCESS_DENIED",
-      `The service at ${this.client.place} does not ${what} for others.`,
-      "Run the command on a machine of the service, with the URL of the store that it has.",
-    );
   }
 }
 

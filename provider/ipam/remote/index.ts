@@ -1,5 +1,5 @@
 import { OverlayError } from "../../errors";
-import type { Ipam } from "../types";
+import type { Store } from "../types";
 import { RemoteIpam } from "./client";
 import { Transport } from "./transport";
 import { parseServiceUrl } from "./url";
@@ -14,7 +14,7 @@ export interface RemoteSettings {
 }
 
 /** The store of a service, such as `https://overlay.example`. */
-export async function openRemoteIpam(url: string, settings: RemoteSettings): Promise<Ipam> {
+export async function openRemoteIpam(url: string, settings: RemoteSettings): Promise<Store> {
   const address = parseServiceUrl(url);
   const token = requireToken(settings.storeToken);
   if (settings.tokenKeys !== undefined) throw tokenKeysError();

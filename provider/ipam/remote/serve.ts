@@ -1,5 +1,5 @@
 import type { z } from "zod";
-import type { IpamSettings } from "../ipam";
+import type { IpamSettings } from "../session";
 import type { Ipam } from "../types";
 import { API, type bodyOf, denialOf, type OutputOf, type PoolUser, type Procedure, type ProcedureName } from "./api";
 

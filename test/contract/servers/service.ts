@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Caller } from "../../../provider/access/caller";
-import type { Ipam } from "../../../provider/ipam/types";
+import type { Store } from "../../../provider/ipam/types";
 import type { App, Limits } from "../../../service/app";
 import { openInstance } from "../../../service/instance";
 import { createLog } from "../../../service/log";
@@ -20,7 +20,7 @@ export interface Service {
 
 /** Every request is of this caller; without one, by the access tokens in the store. */
 export async function serveInProcess(
-  pool: Ipam,
+  pool: Store,
   { tls, caller, limits = {} }: { tls?: Certificate; caller?: Caller; limits?: Partial<Limits> } = {},
 ): Promise<Service> {
   const lines: string[] = [];
@@ -28,7 +28,7 @@ export async function serveInProcess(
   const context = {
     ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
     operator: caller ?? { name: "root@test", scopes: ["admin" as const] },
-    ...(!caller && { authenticator: new Authenticator(pool) }),
+    ...(!caller && { authenticator: new Authenticator(pool.admin) }),
     limits: { ...LIMITS, ...limits },
     metricsPublic: false,
     stopping: new AbortController().signal,

@@ -8,7 +8,7 @@ import {
 } from "../../../provider/access";
 import { Authenticator } from "../../../provider/access/authenticate";
 import { OverlayError } from "../../../provider/errors";
-import type { Ipam } from "../../../provider/ipam/types";
+import type { StoreAdmin } from "../../../provider/ipam/admin";
 import { Stage } from "../lifecycle/stage";
 
 const NOW = Date.UTC(2030, 0, 1);
@@ -35,7 +35,7 @@ describe("create", () => {
   test("the store has the hash, not the secret; the text has the id", async () => {
     const { token, text } = await create({ scopes: ["read", "reserve", "read"], tenant: "acme/web", expiresIn: 60 });
     expect(text).toMatch(new RegExp(`^ovl_${token.id}_[\\w-]{43}$`));
-    const [stored] = await stage.pool.ipam.accessTokens();
+    const [stored] = await stage.pool.ipam.admin.accessTokens();
     expect(stored).toEqual({
       id: token.id,
       name: "ci",
@@ -110,16 +110,16 @@ test("revoke takes an id or a name, once", async () => {
 
 describe("authenticate", () => {
   let [now, reads] = [NOW, 0];
-  const authenticator = (pool: Pick<Ipam, "findAccessToken" | "accessTokens"> = stage.pool.ipam) => {
+  const authenticator = (admin: Pick<StoreAdmin, "findAccessToken" | "accessTokens"> = stage.pool.ipam.admin) => {
     [now, reads] = [NOW, 0];
     const counted = {
       findAccessToken: (id: string) => {
         reads++;
-        return pool.findAccessToken(id);
+        return admin.findAccessToken(id);
       },
       accessTokens: () => {
         reads++;
-        return pool.accessTokens();
+        return admin.accessTokens();
       },
     };
     return new Authenticator(counted, () => now);
@@ -178,7 +178,7 @@ describe("authenticate", () => {
     const unavailable = () => Promise.reject(new OverlayError("STORE_UNAVAILABLE", "It is down.", "Wait."));
     const open = async () => {
       const [{ text, token }, state] = [await create({}), { isDown: false }];
-      const read = (id: string) => (state.isDown ? unavailable() : stage.pool.ipam.findAccessToken(id));
+      const read = (id: string) => (state.isDown ? unavailable() : stage.pool.ipam.admin.findAccessToken(id));
       const access = authenticator({ findAccessToken: read, accessTokens: unavailable });
       const outcome = (given = text) => codeOf(access.authenticateWithoutStore(given, (work) => work));
       return { text, token, outcome, fail: () => (state.isDown = true), restore: () => (state.isDown = false) };

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { openSession } from "../../../provider/access";
+import { openAsOperator, openSession } from "../../../provider/access";
 import type { Bounds } from "../../../provider/access/bounds";
 import { parseIp } from "../../../provider/addressing/ip";
 import type { Ipam, Lease, Request } from "../../../provider/ipam/types";
@@ -178,17 +178,10 @@ describe("in a pool that tenants share", () => {
   });
 });
 
-test.each<[string, (pool: Ipam) => Promise<unknown>]>([
-  ["access tokens", (pool) => pool.accessTokens()],
-  ["an access token", (pool) => pool.findAccessToken("00000000")],
-  ["a change of keys", (pool) => pool.replaceSecret("tokenKeys", () => "x")],
-  ["a repair", (pool) => pool.fsck({ repair: true })],
-  ["a recovery", (pool) => pool.adoptIdentity([], 1)],
-])("%s: for callers without bounds", async (_, work) => {
-  expect(await outcomeOf(work(bounded({ network: "training" })))).toBe("ACCESS_DENIED");
-});
-
-test("a session of a bounded pool is bounded", async () => {
-  const session = bounded({ pool: "pool/web" }).session({ actor: "other" });
-  expect(await namesOf(session)).toEqual(["pool/web"]);
+test("the store as a whole is for callers without bounds", () => {
+  const caller = { name: "t", scopes: ["admin" as const] };
+  expect(openAsOperator(stage.pool.ipam, caller, "webhooks").admin).toBeDefined();
+  expect(() => openAsOperator(stage.pool.ipam, { ...caller, network: "training" }, "webhooks")).toThrow(
+    /^ACCESS_DENIED: .*network training.*webhooks/,
+  );
 });

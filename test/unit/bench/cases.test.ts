@@ -3,12 +3,13 @@ import { inBatches } from "../../../bench/engines";
 import { SETTINGS } from "../../../bench/pool/adapter";
 import { type Case, casesWith, contentOf, openCase, roomIn } from "../../../bench/pool/cases";
 import { LocalIpam } from "../../../provider/ipam/ipam";
+import { Session } from "../../../provider/ipam/session";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { PoolSpec } from "../../../provider/ipam/types";
 
 async function fill(...cases: Case[]): Promise<LocalIpam> {
   const tables = await openSqlite(":memory:");
-  const ipam = new LocalIpam(tables, SETTINGS);
+  const ipam = new LocalIpam(new Session(tables, SETTINGS));
   for (const one of cases) await openCase(ipam, one);
   for (const one of cases) await inBatches(tables, contentOf(one));
   return ipam;
@@ -19,20 +20,20 @@ test.each(casesWith(500))(
   { timeout: 30_000 },
   async (one) => {
     const ipam = await fill(one);
-    expect(await ipam.fsck()).toEqual([]);
+    expect(await ipam.admin.fsck()).toEqual([]);
     expect((await ipam.usage(one.spec.name))!.held).toBe(BigInt(one.leases));
     const more = Math.min(roomIn(one), 20);
     const claim = (_: unknown, i: number) =>
       ipam.claim({ pool: one.spec.name, owner: `owner ${i}`, type: "IPReservation" });
     const leases = await Promise.all(Array.from({ length: more }, claim));
     expect(new Set(leases.map(({ extents }) => extents[0]!.first)).size).toBe(more);
-    expect(await ipam.fsck()).toEqual([]);
+    expect(await ipam.admin.fsck()).toEqual([]);
   },
 );
 
 test("several pools of one store are filled", async () => {
   const ipam = await fill(...casesWith(50));
-  expect(await ipam.fsck()).toEqual([]);
+  expect(await ipam.admin.fsck()).toEqual([]);
 });
 
 test("a runner's subnet, which has several extents, is filled in the largest", async () => {
@@ -42,6 +43,6 @@ test("a runner's subnet, which has several extents, is filled in the largest", a
   ];
   const spec: PoolSpec = { name: "pool/two", kind: "address", extents: [small, large], allocation: "random" };
   const ipam = await fill({ name: "two extents", cidr: "", spec, leases: 1000, filled: "at random" });
-  expect(await ipam.fsck()).toEqual([]);
+  expect(await ipam.admin.fsck()).toEqual([]);
   expect((await ipam.usage(spec.name))!.held).toBe(1000n);
 });

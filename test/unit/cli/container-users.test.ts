@@ -52,7 +52,7 @@ test("a recovered address that a container has is used by it, whether or not a s
   const again = await recover();
   expect([again.added, again.conflicts]).toEqual([[], []]);
   expect(await users()).toEqual(expected);
-  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.admin.fsck()).toEqual([]);
 });
 
 test("only containers on Docker networks that our records list count", () => {

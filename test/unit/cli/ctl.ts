@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Ipam, openIpam } from "../../../provider/ipam";
+import { type Ipam, openIpam, type Store } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
@@ -59,7 +59,7 @@ export class Ctl {
     return `${code} ${json.at(-1)?.error ?? stdout}`;
   }
 
-  async withPool<T>(act: (pool: Ipam) => Promise<T>, store = this.store): Promise<T> {
+  async withPool<T>(act: (pool: Store) => Promise<T>, store = this.store): Promise<T> {
     const pool = await openIpam(store, { offerTtl: 3600, quarantine: 300 });
     return act(pool).finally(() => pool.end());
   }

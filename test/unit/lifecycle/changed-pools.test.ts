@@ -51,7 +51,7 @@ test.each<[change: string, before: Values, after: Values, request: Values, ip: s
     const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
     expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
     expect(stage.warnings).toEqual([]);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   },
 );
 
@@ -92,7 +92,7 @@ test.each<[change: string, before: Values, after: Values, request: Values, ip: s
   stage.newRun();
   const now = await stage.change("IPPool", "lb", pool, { ...LOWEST, ...after });
   expect(await stage.make("IPReservation", "new", inPool(now, request))).toMatchObject({ ip });
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test.each<[change: string, after: Values, requests: Values[], code: string]>([
@@ -146,7 +146,7 @@ test.each<[what: string, before: Values, after: Values]>([
   const now = "type" in after ? await stage.make("IPPool", "lb", news) : await stage.change("IPPool", "lb", pool, news);
   const made = await stage.make("IPReservation", "new", inPool(now));
   expect(made).toMatchObject({ ip: ip === UNKNOWN ? expect.stringMatching(/^10/) : ip });
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("an offer that was shown to another branch stays a promise to it", async () => {
@@ -187,7 +187,7 @@ test("a child pool that moves with its parent: what its preview has shown in it 
   const now = await stage.change("IPPool", "p", before, moved);
   const child = await stage.make("IPPool", "c", carve(now));
   expect(await stage.make("IPReservation", "r", inPool(child))).toMatchObject({ ip: "10.62.0.0" });
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("an expired offer to another branch, which a moved pool cannot give, does not stop an up", async () => {
@@ -333,7 +333,7 @@ test("a pool that reserves an address which was offered: a branch that does so i
   stage.program = "branch";
   const now = await stage.change("IPPool", "lb", pool, reserving);
   expect(await stage.make("IPReservation", "new", inPool(now))).toMatchObject({ ip: "10.61.0.1" });
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("a parent that reserves the lowest block: a new child pool gets the next one, in preview and up", async () => {

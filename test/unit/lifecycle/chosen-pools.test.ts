@@ -40,7 +40,7 @@ describe("on any runner", () => {
     stage.newRun();
     const made = await stage.make("IPReservation", "a", ON_ANY);
     expect(made).toMatchObject({ runnerName: shown.runnerName, ip: shown.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("an expired offer whose address is taken: up stops, and a preview chooses again and says so", async () => {
@@ -63,7 +63,7 @@ describe("on any runner", () => {
     );
     stage.newRun();
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: again.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a branch that requests an address on another runner does not change what main was shown", async () => {
@@ -76,7 +76,7 @@ describe("on any runner", () => {
     stage.newRun();
     stage.program = "main";
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: shown.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("runners that are only offered and preempted by a branch: a second preview and up keep the runner", async () => {
@@ -103,7 +103,7 @@ describe("on any runner", () => {
     await stage.network();
     for (const [i, name] of ["r1", "r2"].entries()) await stage.runner(name, `192.0.2.1${i}`);
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: shown.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a branch that requests the address which main was shown does not change what main gets", async () => {
@@ -116,7 +116,7 @@ describe("on any runner", () => {
     stage.newRun();
     stage.program = "main";
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: shown.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a branch that does not create the new runner gets another one, and main that which it was shown", async () => {
@@ -138,7 +138,7 @@ describe("on any runner", () => {
     stage.newRun();
     stage.program = "branch";
     expect(await stage.make("IPReservation", "a", ON_ANY)).toMatchObject({ ip: other.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a promise that a later preview replaced does not stop an up", async () => {
@@ -227,7 +227,7 @@ describe("on any runner", () => {
     await stage.network("training", { subnets: changed.subnets });
     await stage.runner("r5", "192.0.2.11");
     expect((await checkInUp("a", ON_ANY)).reason).toBe("");
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a network that is replaced: the address is not shown, and nothing is promised any more", async () => {
@@ -266,7 +266,7 @@ describe("in a pool of a tenant", () => {
     expect(stage.warnings.at(-1)).toMatch(/but the pool that is now chosen for it is IPPool own\.$/);
     stage.newRun();
     expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ ip: again.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a program that was not shown the address gets one of the new pool", async () => {
@@ -276,7 +276,7 @@ describe("in a pool of a tenant", () => {
     stage.newRun();
     stage.program = "branch";
     expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ pool: { poolName: "own" } });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a branch that does not create the new pool gets an address of the block, and main what it was shown", async () => {
@@ -290,7 +290,7 @@ describe("in a pool of a tenant", () => {
     stage.program = "main";
     await makePool();
     expect(await stage.make("IPReservation", "a", BY_TYPE)).toMatchObject({ ip: shown.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a promise of more than thirty days ago does not stop an up", async () => {
@@ -315,7 +315,7 @@ describe("in a pool of a tenant", () => {
       names: [tenantLeaseName(acme, "clusterIP", owner)],
     };
     expect(await stage.pool.ipam.importLeases([lease])).toMatchObject({ conflicts: [], added: [{ owner }] });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test.each<[what: string, before: string, after: string, shown: unknown, up: string]>([
@@ -341,7 +341,7 @@ describe("in a pool of a tenant", () => {
     const now = await stage.make("IPReservation", "a", BY_TYPE);
     expect(now.pool).toMatchObject({ poolName: up });
     if (ip !== UNKNOWN) expect(now.ip).toBe(ip);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test.each([

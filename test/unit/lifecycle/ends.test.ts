@@ -31,7 +31,7 @@ test("delete removes everything; the delete of a network with runners is refused
   await networks.delete(network);
   expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).toEqual([]);
   expect(await pool.ipam.leases("space/default")).toEqual([]);
-  expect(await pool.ipam.fsck()).toEqual([]);
+  expect(await pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("an unreachable host blocks delete, or is forgotten and its values stay reserved", async () => {

@@ -100,7 +100,7 @@ test("a pool that is renamed and replaced in one up gets its own range again", a
   expect(recreated.failures).toEqual([]);
   await lifecycle.delete(pool);
   expect((await lifecycle.create(recreated.inputs)).props).toMatchObject({ poolName: "public", owner: caller.owner });
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("growing is an update that keeps the lease; shrinking below a lease is refused with that lease", async () => {
@@ -134,7 +134,7 @@ test("a pool with leases cannot be deleted; the error names their owners", async
   await stage.of("IPReservation").delete(ip);
   await stage.of("IPPool").delete(pool);
   expect(await stage.pool.ipam.spec("pool/lb")).toBeUndefined();
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("an address whose pool is gone can still be deleted", async () => {
@@ -265,7 +265,7 @@ describe("tenants without a pool", () => {
     const again = await stage.make("IPReservation", "d", ask("acme"));
     expect((again.pool as Values).ranges).toEqual(["10.96.0.0/20"]);
     expect(await stage.of("IPReservation").diff(a, a)).toMatchObject({ changes: false });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   describe("that have pools of their own", () => {
@@ -317,7 +317,7 @@ describe("tenants without a pool", () => {
       expect(await stage.make("IPReservation", "a", ask())).toMatchObject({ ip: shown.ip, pool: shown.pool });
       stage.newRun();
       expect(placeOf(await stage.make("IPReservation", "b", ask()))).toBe("tenant/acme/web/loadBalancer");
-      expect(await stage.pool.ipam.fsck()).toEqual([]);
+      expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
     });
 
     test("keep the addresses of their block when they get a pool later", async () => {

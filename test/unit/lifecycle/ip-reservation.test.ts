@@ -137,7 +137,7 @@ test("two reservations swap their addresses in one up", async () => {
   await ips().delete(b);
   expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "b reserved"]);
   expect([newA.props.ip, newB.props.ip]).toEqual(["10.128.64.9", "10.128.64.8"]);
-  expect(await stage.pool.ipam.fsck()).toEqual([]);
+  expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
 test("two reservations request one address: preview refuses the one that is checked second, and names the other", async () => {
@@ -302,7 +302,7 @@ describe("any runner", () => {
     stage.newRun();
     expect(await stage.make("IPReservation", "a", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
     expect((await stage.make("IPReservation", "c", any())).runnerName).not.toBe("r4");
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("an up leaves a runner that was shown to another program only, and stops if it was shown to this one", async () => {
@@ -316,7 +316,7 @@ describe("any runner", () => {
     stage.newRun();
     stage.program = "main";
     expect((await stage.make("IPReservation", "a", any())).runnerName).not.toBe("r4");
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("a placed reservation keeps its runner: from preview to up, afterwards, and when renamed", async () => {

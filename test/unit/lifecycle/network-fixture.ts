@@ -1,15 +1,16 @@
 import { beforeEach, expect } from "vitest";
 import { openIpam } from "../../../provider/ipam";
-import { RunPlan } from "../../../provider/ipam/run-plan";
+
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
+import { RunOnStore } from "./stage";
 
 /** Lifecycles of networks and runners. After `setUp`, each test has a new store and new hosts. */
 export let fleet: FakeFleet;
-export let pool: RunPlan;
+export let pool: RunOnStore;
 export let deps: Dependencies;
 export let warnings: string[];
 export let networks: Lifecycle;
@@ -18,7 +19,7 @@ export let runners: Lifecycle;
 export const setUp = (): void =>
   beforeEach(async () => {
     fleet = new FakeFleet();
-    pool = new RunPlan(await openIpam("memory:", { offerTtl: 3600, quarantine: 0 }));
+    pool = new RunOnStore(await openIpam("memory:", { offerTtl: 3600, quarantine: 0 }));
     warnings = [];
     deps = { ...fakeDependencies(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
     networks = new Lifecycle(resourceOf("OverlayNetwork"), deps);

@@ -124,7 +124,7 @@ describe("a shared address that was released", () => {
       const offer = await stage.pool.offer(request(owner));
       expect([offer.extents, offer.warnings]).toEqual([held[0]!.extents, undefined]);
     }
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("is given to its owner again, if its ports are taken on the address of others with the key", async () => {
@@ -203,7 +203,7 @@ describe("a network that changes in the same run", () => {
     });
     await stage.of("OverlayNetwork").delete(network);
     expect(await stage.make("OverlayNetwork", "training", news)).toMatchObject({ networkName: "renamed" });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 });
 
@@ -305,7 +305,7 @@ describe("interrupted deletes", () => {
       expect(await stage.make("IPReservation", "a", inPool(again), inState ? held : undefined)).toMatchObject({
         ip: held.ip,
       });
-      expect(await stage.pool.ipam.fsck()).toEqual([]);
+      expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
     },
   );
 
@@ -382,7 +382,7 @@ describe("interrupted deletes", () => {
     const held = await stage.make("IPReservation", "a", inPool(pool));
     const rebuilt = await Stage.up();
     await rebuilt.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
-    await rebuilt.pool.ipam.adoptIdentity([String(held.storeId)], 1000);
+    await rebuilt.pool.ipam.admin.adoptIdentity([String(held.storeId)], 1000);
     await expect(rebuilt.of("IPReservation").diff(held, held)).rejects.toThrow(
       /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in IPPool lb of the store, which was rebuilt/,
     );

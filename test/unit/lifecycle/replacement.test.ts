@@ -130,7 +130,7 @@ describe("leases of the same stack", () => {
     expect(again).toMatchObject({ ip: web.ip });
     // The replacement is done: leases in the pool can end again.
     await stage.of("IPReservation").delete(again);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test.each(["the pool", "the reservation"])(
@@ -261,7 +261,7 @@ describe("a resource in a replaced pool that is also renamed", () => {
     const { inputs, failures } = await previewRenamed({}, before, request);
     expect([failures, inputs.ip]).toEqual([[], UNKNOWN]);
     expect(await upRenamed(before, request)).toMatchObject({ ip: before.ip });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("can request another address", async () => {

@@ -1,5 +1,5 @@
 import { expect } from "vitest";
-import { openIpam } from "../../../provider/ipam";
+import { openIpam, type Store } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
 import { readDeclared } from "../../../provider/lifecycle/declared";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
@@ -12,6 +12,16 @@ import { FakeFleet, fakeDependencies } from "./fake-fleet";
 export const ownerOf = (type: string, name: string, stack = "dev"): string =>
   `org/urn:pulumi:${stack}::p::overlay:index:${type}::${name}`;
 
+/** A run whose store can be administered. */
+export class RunOnStore extends RunPlan {
+  constructor(
+    override readonly ipam: Store,
+    settings?: ConstructorParameters<typeof RunPlan>[1],
+  ) {
+    super(ipam, settings);
+  }
+}
+
 /** A stack whose resources are called as Pulumi calls them, on a fake fleet and with a clock of its own. */
 export class Stage {
   readonly fleet = new FakeFleet();
@@ -22,7 +32,7 @@ export class Stage {
   /** What the SDK passes about the program. */
   described: DescribedProgram | undefined;
   deps!: Dependencies;
-  #pool!: RunPlan;
+  #pool!: RunOnStore;
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
 
@@ -40,7 +50,7 @@ export class Stage {
     const settings = { offerTtl: 3600, quarantine: 300, ...clock, ...more };
     const opened = await openIpam(store, settings);
     stage.newRun = () => {
-      stage.#pool = new RunPlan(opened.session({ actor: "ops@controller" }), { swapWait: 0.3 });
+      stage.#pool = new RunOnStore(opened.session({ actor: "ops@controller" }), { swapWait: 0.3 });
     };
     stage.newRun();
     stage.deps = {
@@ -51,7 +61,7 @@ export class Stage {
     return stage;
   }
 
-  get pool(): RunPlan {
+  get pool(): RunOnStore {
     return this.#pool;
   }
 

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { LocalIpam } from "../../../provider/ipam/ipam";
+import { Session } from "../../../provider/ipam/session";
 import { judgeClock } from "../../../provider/ipam/store/clock-check";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { Engine } from "../../../provider/ipam/store/store";
@@ -39,7 +40,7 @@ async function newProcess(): Promise<{ pool: Pool; store: Engine }> {
     bootTime: () => ({ boot: machine.boot, uptime: machine.uptime }),
   });
   open.push(store);
-  return { store, pool: poolOf(new LocalIpam(store, { offerTtl: 3600, quarantine: 0 })) };
+  return { store, pool: poolOf(new LocalIpam(new Session(store, { offerTtl: 3600, quarantine: 0 }))) };
 }
 
 beforeEach(async () => {

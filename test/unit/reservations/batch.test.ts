@@ -63,7 +63,7 @@ describe("several at once", () => {
     expect(await codeOf(reserveMany(context, { pool: "web", count: 4 }))).toBe("POOL_EXHAUSTED");
     expect(await findLeases(context, { pool: "web" })).toHaveLength(5);
     expect(await reserveMany(context, { pool: "web", count: 3 })).toHaveLength(3);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("each on a runner has the gateway of the runner", async () => {

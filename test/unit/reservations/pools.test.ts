@@ -56,7 +56,7 @@ describe.each([
     const { leases, kept } = await releaseByContainer(context, "c1");
     expect([leases.map(ipOf), kept]).toEqual([[ipOf(lease)], []]);
     expect(await findLeases(context, { by: "c1" })).toEqual([]);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("used again by the same container: the same answer; by another one: TOKEN_USED", async () => {

@@ -54,7 +54,7 @@ describe.each([
     expect(idsOf(later)).toEqual(idsOf(first));
     expect(later.map(({ lease }) => lease.state)).toEqual(first.map(() => "used"));
     expect(await findLeases(context)).toHaveLength(first.length);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test.each([

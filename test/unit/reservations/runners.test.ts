@@ -129,7 +129,7 @@ describe("a report", () => {
     ]);
     expect(await report(input)).toMatchObject({ used: [], unchanged: 3, conflicts: [] });
     expect((await findLeases(context, { labels: ["vm=true"] })).map(ipOf)).toEqual(["10.10.1.6"]);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("does not list what Docker picks by itself, and marks what is quarantined as used", async () => {

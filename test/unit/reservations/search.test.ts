@@ -141,7 +141,11 @@ describe("a runner by its name", () => {
 
   test("that another tenant has, too, is the caller's own, or without a tenant that of all tenants", async () => {
     const tenant = { org: "acme", project: "shop" };
-    const own = { ...context, pool: openSession(context.pool, { name: "acme", scopes: ["deploy"], tenant }), tenant };
+    const own = {
+      ...context,
+      pool: openSession(stage.pool.ipam, { name: "acme", scopes: ["deploy"], tenant }),
+      tenant,
+    };
     stage.deps = { ...stage.deps, pool: async () => new RunPlan(own.pool) };
     const hubConnection = { host: "192.0.2.3" };
     await stage.network("shop", { subnets: "10.30.0.0/16/8/8", hubConnection });

@@ -44,7 +44,7 @@ describe("a pool made at run time", () => {
     expect(await stage.pool.ipam.holder("pool/web")).toMatchObject({ owner: "service/web", type: "IPPool" });
     expect(await stage.make("IPReservation", "job", { pool: "web" })).toMatchObject({ ip: "172.20.7.1" });
     expect(await showPool(context, "web")).toMatchObject({ capacity: 15, allocated: 1 });
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("may be asked for again, at the same moment too, but not with other settings", async () => {
@@ -95,7 +95,7 @@ describe("a pool made at run time", () => {
     await stage.network();
     for (const name of ["web", "network/training"])
       expect(await messageOf(deletePool(context, name))).toMatch(/^POOL_IN_USE: .* belongs to org\/urn:pulumi:/);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("is of the caller's tenant", async () => {
@@ -143,7 +143,7 @@ describe("the address of a service", () => {
       "pool/tenant/acme/shop/clusterIP",
       "pool/tenant/acme/shop/loadBalancer",
     ]);
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test("comes from the tenant's own pool, where it has one", async () => {
@@ -199,7 +199,7 @@ describe("a reservation by type", () => {
     const made = await stage.make("IPReservation", "web", { tenant: acme, type: "clusterIP" });
     expect(made).toMatchObject({ pool: { poolName: "tenant/acme/shop/clusterIP" } });
     expect((await ask({ tenant: "globex/shop" })).lease.pool).toBe("pool/tenant/globex/shop/clusterIP");
-    expect(await stage.pool.ipam.fsck()).toEqual([]);
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
 
   test.each([[{ by: "web" }], [{ owner: "web" }], [{ key: "k" }]])(

@@ -115,7 +115,12 @@ const SAMPLES: Record<string, Sample> = {
 let webhook = "";
 async function addWebhook(): Promise<void> {
   webhook = newName();
-  await stage.pool.ipam.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
+  await stage.pool.ipam.admin.webhooks.add({
+    id: webhook,
+    url: "https://example.com/",
+    secret: "whsec_x",
+    createdAt: 0,
+  });
 }
 
 function newPool(): { poolName: string; ranges: string[]; tenant: object } {

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { type Ipam, openIpam } from "../../../provider/ipam";
+import { openIpam, type Store } from "../../../provider/ipam";
 import { describeExcess } from "../../../service/json-body";
 import { deploy } from "../cli/ctl";
 import { hostileBodies } from "./hostile-bodies";
 import { TestService } from "./service";
 
-let pool: Ipam;
+let pool: Store;
 let service: TestService;
 let token: string;
 

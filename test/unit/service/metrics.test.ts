@@ -4,7 +4,7 @@ import { afterEach, describe, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
 import type { Observer } from "../../../provider/ipam/observer";
-import type { Ipam } from "../../../provider/ipam/types";
+import type { Store } from "../../../provider/ipam/types";
 import { Metrics } from "../../../service/metrics/metrics";
 import { by, createPool, extents, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
@@ -32,7 +32,7 @@ function parse(text: string): Scrape {
 
 async function start(
   mostPools = OPTIONS.mostPools,
-): Promise<{ pool: Ipam; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
+): Promise<{ pool: Store; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
   let now = 0;
   const metrics = new Metrics({ ...OPTIONS, mostPools, now: () => now });
   const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 300, observer: metrics.observer });
@@ -133,7 +133,7 @@ describe("pools", () => {
       reads++;
       return pool.usages(prefix);
     };
-    const counted = { ...reader(pool), usages } as unknown as Ipam;
+    const counted = { ...reader(pool), usages } as unknown as Store;
     for (let i = 0; i < 5; i++) await metrics.render(counted);
     expect(reads).toBe(1);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -149,7 +149,7 @@ describe("pools", () => {
     const fail = async () => {
       throw new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait.");
     };
-    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Ipam;
+    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Store;
     const scrape = parse(await new Metrics(OPTIONS).render(broken));
     expect(scrape.overlay_store_up).toBe(0);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -162,8 +162,8 @@ describe("pools", () => {
       pools: never,
       usages: never,
       events: never,
-      webhooks: { deliveries: never },
-    } as unknown as Ipam;
+      admin: { webhooks: { deliveries: never } },
+    } as unknown as Store;
     const started = performance.now();
     expect(parse(await new Metrics(OPTIONS).render(silent)).overlay_store_up).toBe(0);
     expect(performance.now() - started).toBeLessThan(5000); // Prometheus gives up after ten seconds
@@ -174,11 +174,11 @@ describe("pools", () => {
   });
 });
 
-const reader = (pool: Ipam) => ({
+const reader = (pool: Store) => ({
   pools: (prefix?: string) => pool.pools(prefix),
   usages: (prefix: string) => pool.usages(prefix),
   events: (options: { after?: number }) => pool.events(options),
-  webhooks: pool.webhooks,
+  admin: pool.admin,
 });
 
 test("the store has latencies, conflicts and errors, without refusals", async () => {

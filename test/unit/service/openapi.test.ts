@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { Ipam } from "../../../provider/ipam/types";
+import type { Store } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -160,13 +160,13 @@ async function reserveForStack(): Promise<string> {
 
 async function addMostWebhooks(): Promise<void> {
   const webhook = { url: "https://example.com/", secret: "whsec_x", createdAt: 0 };
-  for (let i = 0; i < 100; i++) await stage.pool.ipam.webhooks.add({ ...webhook, id: `w${i}` });
+  for (let i = 0; i < 100; i++) await stage.pool.ipam.admin.webhooks.add({ ...webhook, id: `w${i}` });
 }
 
 /** The runner is released after it was read, and before its heartbeat is recorded. */
 async function releaseRunnerAtHeartbeat(): Promise<void> {
   const { ipam } = stage.pool;
-  const racing: Ipam = new Proxy(ipam, {
+  const racing: Store = new Proxy(ipam, {
     get: (target, name) => {
       if (name === "session") return () => racing;
       const value = Reflect.get(target, name);

@@ -432,9 +432,10 @@ describe("a failure of the service", () => {
 
 test("a request that is under way when the process ends is answered, and its connection is closed", async () => {
   const url = await service.app.listen({ port: 0, host: "127.0.0.1" });
-  const find = stage.pool.ipam.findAccessToken.bind(stage.pool.ipam);
+  const { admin } = stage.pool.ipam;
+  const find = admin.findAccessToken.bind(admin);
   const underWay = new Promise<void>((resolve) => {
-    stage.pool.ipam.findAccessToken = async (id) => {
+    admin.findAccessToken = async (id) => {
       resolve();
       await sleep(300);
       return find(id);
@@ -449,10 +450,11 @@ test("a request that is under way when the process ends is answered, and its con
 
 test("while the store does not answer, known callers validate tokens offline, and read metrics", async () => {
   const { token: given, ip } = (await post("reserve?pool=web")).json();
-  service.context.tokenKeys = await stage.pool.ipam.findSecret(STORED_KEYS);
+  service.context.tokenKeys = await stage.pool.ipam.admin.findSecret(STORED_KEYS);
   const unused = await service.token("unused", ["reserve"]);
   const never = () => new Promise<never>(() => {});
-  Object.assign(stage.pool.ipam, { findAccessToken: never, pools: never, usages: never, events: never });
+  Object.assign(stage.pool.ipam, { pools: never, usages: never, events: never });
+  stage.pool.ipam.admin.findAccessToken = never;
   await sleep(1100); // the access token is read again
   const started = performance.now();
   const answer = await post(`validate?offline=true&token=${given}`);

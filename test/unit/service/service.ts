@@ -2,7 +2,7 @@ import type { InjectOptions, LightMyRequestResponse } from "fastify";
 import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
-import type { Ipam } from "../../../provider/ipam/types";
+import type { Store } from "../../../provider/ipam/types";
 import type { App, Limits, ServiceContext } from "../../../service/app";
 import type { EventFeed } from "../../../service/events/feed";
 import { openInstance } from "../../../service/instance";
@@ -29,7 +29,7 @@ export class TestService {
   context!: ServiceContext;
 
   static async on(
-    pool: Ipam,
+    pool: Store,
     {
       limits = {},
       noAuth = false,
@@ -49,7 +49,7 @@ export class TestService {
       ...(feed && { feed }),
       ...(tenantDefaults && { tenantDefaults }),
       operator: { name: "root@test", scopes: ["admin" as const] },
-      ...(!noAuth && { authenticator: new Authenticator(pool) }),
+      ...(!noAuth && { authenticator: new Authenticator(pool.admin) }),
       limits: { ...LIMITS, ...limits },
       metricsPublic: false,
       stopping: service.stop.signal,
@@ -59,7 +59,7 @@ export class TestService {
     return service;
   }
 
-  private constructor(readonly pool: Ipam) {}
+  private constructor(readonly pool: Store) {}
 
   /** The text of a new access token. */
   async token(name: string, scopes: AccessTokenInput["scopes"], more: Partial<AccessTokenInput> = {}): Promise<string> {

@@ -2,7 +2,7 @@ import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { openIpam } from "../../../provider/ipam";
-import type { Ipam, LoggedEvent } from "../../../provider/ipam/types";
+import type { LoggedEvent, Store } from "../../../provider/ipam/types";
 import { EventFeed } from "../../../service/events/feed";
 import { renderStream } from "../../../service/events/stream";
 import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
@@ -11,7 +11,7 @@ import { TestService } from "./service";
 
 const ACME = { org: "acme", project: "web" };
 
-let pool: Ipam;
+let pool: Store;
 let service: TestService;
 let [url, token, acme] = ["", "", ""];
 

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { AccessTokenInput } from "../../../provider/access";
 import { openIpam } from "../../../provider/ipam";
 import { rangeOf, rangeText } from "../../../provider/ipam/store/columns";
-import type { Extent, Ipam, Lease, PoolSpec, Request } from "../../../provider/ipam/types";
+import type { Extent, Lease, PoolSpec, Request, Store } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
 import { TestService } from "./service";
 
@@ -17,7 +17,7 @@ const TENANT_DEFAULTS = { clusterIP: { range: extent("10.96.0.0/12"), prefixLeng
 /** Owners are resources of one stack. Those of other/web and of the operator have `secret` in their names. */
 const owner = (name: string): string => `s/urn:pulumi:prod::shop::overlay:index:T::${name}`;
 
-let pool: Ipam;
+let pool: Store;
 let now: number;
 let service: TestService;
 let token: string;
@@ -517,7 +517,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
       const lease = await claimAs({ ...request, owner: `${request.owner}-own` });
       expect(lease.names).toEqual(request.names);
     }
-    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.admin.fsck()).toEqual([]);
   });
 
   test("two resources of one run do not get one name", async () => {

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { openIpam } from "../../../provider/ipam";
-import type { Ipam, Webhook } from "../../../provider/ipam/types";
+import type { Store, Webhook } from "../../../provider/ipam/types";
 import {
   createWebhook,
   listWebhooks,
@@ -24,7 +24,7 @@ afterEach(async () => {
 
 const TIMES: Partial<DeliveryTimes> = { firstRetry: 20, longestRetry: 100, recheck: 50 };
 
-async function newPool(): Promise<Ipam> {
+async function newPool(): Promise<Store> {
   const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
   await createPool(pool, { extents: extents("10.0.0.0/20") });
   await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20"), tenant: { org: "acme", project: "web" } });
@@ -32,10 +32,10 @@ async function newPool(): Promise<Ipam> {
 }
 
 /** What one process does for the webhooks of a store. */
-function startDeliveries(pool: Ipam, times: Partial<DeliveryTimes> = {}) {
+function startDeliveries(pool: Store, times: Partial<DeliveryTimes> = {}) {
   const failures: string[] = [];
   const feed = new EventFeed(pool, { pollMs: 5 });
-  const deliveries = new WebhookDeliveries(pool, feed, {
+  const deliveries = new WebhookDeliveries(pool.admin.webhooks, feed, {
     times: { ...TIMES, ...times },
     report: (_, failure) => failure !== undefined && failures.push(failure),
     onError: (error) => failures.push(String(error)),
@@ -51,10 +51,10 @@ async function newReceiver(): Promise<Receiver> {
   return receiver;
 }
 
-const add = (pool: Ipam, { url }: Receiver, more: object = {}): Promise<Webhook> =>
+const add = (pool: Store, { url }: Receiver, more: object = {}): Promise<Webhook> =>
   createWebhook({ pool, createdBy: "test" }, webhookInput.parse({ url, ...more }));
 
-async function claimAll(pool: Ipam, names: string[], from = "pool/p"): Promise<number[]> {
+async function claimAll(pool: Store, names: string[], from = "pool/p"): Promise<number[]> {
   const { last } = await pool.events({});
   for (const name of names) await pool.claim(by(name, { pool: from, tenant: { org: "acme", project: "web" } }));
   return names.map((_, i) => last + 1 + i);
@@ -152,7 +152,7 @@ describe("several processes", () => {
   test("go on after the right to deliver of one that was killed has ended", async () => {
     const [pool, receiver] = [await newPool(), await newReceiver()];
     const { id } = await add(pool, receiver);
-    await pool.webhooks.updateDelivery(id, (delivery, now) => ({
+    await pool.admin.webhooks.updateDelivery(id, (delivery, now) => ({
       ...delivery,
       holder: "killed",
       heldUntil: now + 400,
@@ -210,7 +210,7 @@ test("a webhook that was removed gets nothing more", async () => {
 test("a receiver is told that events are lost, and gets later ones", async () => {
   const [pool, receiver] = [await newPool(), await newReceiver()];
   const { id } = await add(pool, receiver);
-  await pool.webhooks.updateDelivery(id, () => ({ delivered: 999 })); // as after the restore of an older backup
+  await pool.admin.webhooks.updateDelivery(id, () => ({ delivered: 999 })); // as after the restore of an older backup
   startDeliveries(pool);
   await waitFor(() => expect(receiver.received[0]?.lost).toMatchObject({ code: "EVENTS_LOST" }));
   const ids = await claimAll(pool, ["a"]);
