@@ -33,7 +33,7 @@ export async function openAdapter(url: string): Promise<Adapter> {
     },
     offer: (pool, owner) => store.offer({ pool, owner, type, program: "bench", inUp: true }),
     claim: async (pool, owner) => {
-      const { extents, leaseId } = await store.claim({ pool, owner, type });
+      const { extents, leaseId } = await store.claim({ pool, owner, type, program: "bench" });
       return { value: extents[0]!.first.toString(16), release: () => store.release(pool, leaseId) };
     },
     close: () => store.end(),

@@ -32,6 +32,8 @@ class Core implements Guard {
   readonly queue: Queue;
   /** The version of the newest commit of this process: a store without it has lost commits. */
   #seen: StoreIdentity | undefined;
+  /** The newest epoch in which the store was found to have it; in the same epoch it still has. */
+  #epoch: string | undefined;
 
   constructor(
     readonly engine: Engine,
@@ -47,13 +49,20 @@ class Core implements Guard {
     const { settings, engine } = this;
     const seen = this.#seen;
     return {
-      queries: seen ? [epochOf(seen)] : [],
-      run: ({ head, rows }, isWrite) => {
+      run: (tx, isWrite) => {
+        const { head } = tx;
         mustBeOpen(head, { isWrite, allowMoved: settings.allowMoved === true });
-        if (seen) findSeen(head, [seen.id], rows, seen, engine.place);
+        if (!seen || (head.id === seen.id && head.epoch === this.#epoch && head.version >= seen.version)) return;
+        const compare = (rows: Rows) => {
+          findSeen(head, [seen.id], rows, seen, engine.place);
+          this.#epoch = head.epoch;
+        };
+        const rows = tx.load([epochOf(seen)]);
+        return rows instanceof Promise ? rows.then(compare) : compare(rows);
       },
       onCommit: ({ id }, { version, epoch }) => {
         this.#seen = { id, version, epoch };
+        this.#epoch = epoch;
       },
     };
   }
@@ -64,6 +73,7 @@ class Core implements Guard {
 
   forget(): void {
     this.#seen = undefined;
+    this.#epoch = undefined;
   }
 }
 

@@ -159,43 +159,39 @@ function buildOffer(
   same: OfferRow | undefined,
 ): OfferRow {
   const { now, terms } = state;
-  const {
-    owner,
-    run = "",
-    pool,
-    type,
-    sharingKey,
-    ports,
-    names,
-    tenant,
-    labels,
-    usedBy,
-    data,
-    by,
-    childPool,
-    want,
-  } = request;
+  const { owner, pool, want } = request;
   const lifetime = terms.offerTtl * 1000;
   const isFresh = same && same.expiresAt >= now && now - same.updatedAt < lifetime / REWRITES_PER_TTL;
   const at = isFresh ? same.updatedAt : now;
   return omitUndefined<OfferRow>({
-    ...{
-      owner,
-      program,
-      run,
-      pool,
-      type,
-      extents,
-      byValue: want !== undefined,
-      afterLease: evicted.map(({ uid }) => uid),
-    },
-    ...{ sharingKey, ports, names, tenant, labels, usedBy, data, childPool, by: by ?? terms.actor },
+    owner,
+    program,
+    run: request.run ?? "",
+    pool,
+    ...detailsOf(request, terms.actor),
+    extents,
+    names: request.names,
+    usedBy: request.usedBy,
+    childPool: request.childPool,
+    byValue: want !== undefined,
+    afterLease: evicted.map(({ uid }) => uid),
     uid: same?.uid ?? newUid(owner),
     createdAt: same?.createdAt ?? now,
     updatedAt: at,
     expiresAt: Math.min(at + lifetime, endOfOfferedPool(state, pool)),
   });
 }
+
+/** What a lease or an offer has as its request has it. */
+const detailsOf = ({ type, sharingKey, ports, tenant, labels, data, by }: Request, actor: string | undefined) => ({
+  type,
+  sharingKey,
+  ports,
+  tenant,
+  labels,
+  data,
+  by: by ?? actor,
+});
 
 /** An offer in a pool that is only offered ends with that. */
 function endOfOfferedPool(state: State, pool: string): number {
@@ -271,7 +267,7 @@ function buildLease(
   shown: OfferRow | undefined,
 ): LeaseRow {
   const { now, terms } = state;
-  const { pool, owner, type, tenant, labels, data, sharingKey, ports, ttl, childPool } = request;
+  const { pool, owner, ttl, childPool } = request;
   const isUsed = before?.state === "used";
   const usedBy = request.usedBy ?? (isUsed ? before.usedBy : undefined);
   const used = isUsed || usedBy !== undefined;
@@ -279,25 +275,17 @@ function buildLease(
   const names = [...new Set([...(request.names ?? []), ...users])];
   const uid = before?.uid ?? shown?.uid ?? newUid(owner);
   return omitUndefined<LeaseRow>({
-    ...{
-      uid,
-      leaseId: newLeaseId(uid),
-      pool,
-      owner,
-      type,
-      extents,
-      tenant,
-      labels,
-      data,
-      sharingKey,
-      ports,
-      usedBy,
-      ttl,
-    },
+    uid,
+    leaseId: newLeaseId(uid),
+    pool,
+    owner,
+    ...detailsOf(request, terms.actor),
+    extents,
+    usedBy,
+    ttl,
     state: used ? "used" : "reserved",
     names: names.length > 0 ? names : undefined,
     childPool: childPool?.name ?? before?.childPool,
-    by: request.by ?? terms.actor,
     createdAt: before?.createdAt ?? now,
     updatedAt: now,
     lastSeen: now,

@@ -157,5 +157,8 @@ export function offerToLease({ program: _, run: __, byValue: ___, childPool, upd
 export const toPublic = (holder: Holder, now: number): Lease =>
   isOffer(holder) ? offerToLease(holder) : toLease(holder, now);
 
-export const omitUndefined = <T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
+export function omitUndefined<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {
+  const rest: Partial<T> = {};
+  for (const key in fields) if (fields[key] !== undefined) rest[key] = fields[key];
+  return rest as T;
+}

@@ -16,30 +16,33 @@ import {
 } from "./rows";
 import { Journal, Table } from "./table";
 
+const POOL_INDEXES = { all: (_: PoolRow) => "" };
+const LEASE_INDEXES = {
+  pool: (lease: LeaseRow) => (lease.endedAt === undefined || lease.resting ? lease.pool : undefined),
+  owner: ({ pool, owner }: LeaseRow) => `${pool}\n${owner}`,
+  name: ({ endedAt, names }: LeaseRow) => (endedAt === undefined ? names : undefined),
+  key: (lease: LeaseRow) => (lease.endedAt === undefined ? keyIn(lease.pool, sharingKeyOf(lease)) : undefined),
+  past: ({ endedAt }: LeaseRow) => (endedAt === undefined ? undefined : ""),
+};
+const OFFER_INDEXES = {
+  pool: ({ pool }: OfferRow) => pool,
+  owner: ({ owner }: OfferRow) => owner,
+  name: ({ names }: OfferRow) => names,
+  childPool: ({ childPool }: OfferRow) => childPool?.name,
+  all: (_: OfferRow) => "",
+};
+const DOCUMENT_INDEXES = { kind: ({ kind }: DocumentRow) => kind };
+
 /**
  * The rows that a decision reads and changes. Each question loads the rows that it is about, or ends the decision with `Missing` until they
  * are loaded; then it is answered from all rows at hand, with the changes that were made so far.
  */
 export class State {
   readonly #journal = new Journal();
-  readonly pools = new Table<PoolRow, "all">(this.#journal, ({ name }) => name, { all: () => [""] });
-  readonly leases = new Table<LeaseRow, "pool" | "owner" | "name" | "key" | "past">(this.#journal, ({ uid }) => uid, {
-    pool: (lease) => [lease.endedAt === undefined || lease.resting ? lease.pool : undefined],
-    owner: ({ pool, owner }) => [`${pool}\n${owner}`],
-    name: ({ endedAt, names = [] }) => (endedAt === undefined ? names : []),
-    key: (lease) => [lease.endedAt === undefined ? keyIn(lease.pool, sharingKeyOf(lease)) : undefined],
-    past: ({ endedAt }) => [endedAt === undefined ? undefined : ""],
-  });
-  readonly offers = new Table<OfferRow, "pool" | "owner" | "name" | "childPool" | "all">(this.#journal, offerKey, {
-    pool: ({ pool }) => [pool],
-    owner: ({ owner }) => [owner],
-    name: ({ names = [] }) => names,
-    childPool: ({ childPool }) => [childPool?.name],
-    all: () => [""],
-  });
-  readonly documents = new Table<DocumentRow, "kind">(this.#journal, ({ kind, key }) => `${kind}/${key}`, {
-    kind: ({ kind }) => [kind],
-  });
+  readonly pools = new Table(this.#journal, ({ name }: PoolRow) => name, POOL_INDEXES);
+  readonly leases = new Table(this.#journal, ({ uid }: LeaseRow) => uid, LEASE_INDEXES);
+  readonly offers = new Table(this.#journal, offerKey, OFFER_INDEXES);
+  readonly documents = new Table(this.#journal, ({ kind, key }: DocumentRow) => `${kind}/${key}`, DOCUMENT_INDEXES);
   #events: Event[] = [];
   readonly #free = new Map<string, FreeSpace>();
   readonly #asked = new Set<string>();
@@ -342,4 +345,9 @@ export const isMissing = (error: unknown): boolean => error instanceof Missing;
 const keyIn = (pool: string, key: string | undefined): string | undefined =>
   key === undefined ? undefined : `${pool}\n${key}`;
 
-const idOf = (query: Query): string => Object.values(query).join(" ");
+/** Equal for equal queries. */
+export function idOf(query: Query): string {
+  let id = "";
+  for (const key in query) id += `${query[key as keyof Query]} `;
+  return id;
+}

@@ -15,21 +15,22 @@ export class Journal {
   }
 }
 
-type Keys<R> = (row: R) => (string | undefined)[];
+/** The entries of a row in an index: none, one or several. */
+type Keys<R> = (row: R) => string | string[] | undefined;
 
 /** Rows by key and by index. It remembers what the store has, so that `changes` is what the store must write. */
 export class Table<R extends object, I extends string> {
   readonly #rows = new Map<string, R>();
   /** What the store has, of rows that were loaded or looked for. */
   readonly #stored = new Map<string, R | undefined>();
-  readonly #indexes = new Map<string, Map<string, Set<string>>>();
+  readonly #indexes: [keysOf: Keys<R>, keys: Map<string, Set<string>>][] = [];
 
   constructor(
     private readonly journal: Journal,
     private readonly keyOf: (row: R) => string,
     private readonly indexes: Record<I, Keys<R>>,
   ) {
-    for (const name of Object.keys(indexes)) this.#indexes.set(name, new Map());
+    for (const name in indexes) this.#indexes.push([indexes[name], new Map()]);
   }
 
   get(key: string): R | undefined {
@@ -37,8 +38,9 @@ export class Table<R extends object, I extends string> {
   }
 
   by(index: I, value: string): R[] {
-    const keys = this.#indexes.get(index)!.get(value);
-    return keys ? [...keys].map((key) => this.#rows.get(key)!) : [];
+    const keysOf = this.indexes[index];
+    const keys = this.#indexes.find(([each]) => each === keysOf)![1].get(value);
+    return keys ? Array.from(keys, (key) => this.#rows.get(key)!) : [];
   }
 
   /** A row of the store. One that was changed since stays as it is. */
@@ -58,8 +60,9 @@ export class Table<R extends object, I extends string> {
   }
 
   get changes(): { put: R[]; deleted: R[] } {
-    const put = [...this.#rows].filter(([key, row]) => this.#stored.get(key) !== row).map(([, row]) => row);
-    const deleted = [...this.#stored].filter(([key, row]) => row && !this.#rows.has(key)).map(([, row]) => row!);
+    const [put, deleted]: [R[], R[]] = [[], []];
+    for (const [key, row] of this.#rows) if (this.#stored.get(key) !== row) put.push(row);
+    for (const [key, row] of this.#stored) if (row && !this.#rows.has(key)) deleted.push(row);
     return { put, deleted };
   }
 
@@ -76,11 +79,9 @@ export class Table<R extends object, I extends string> {
 
   #set(key: string, row: R | undefined): void {
     const before = this.#rows.get(key);
-    for (const [name, keysOf] of Object.entries(this.indexes) as [I, Keys<R>][]) {
-      const index = this.#indexes.get(name)!;
-      for (const value of before ? keysOf(before) : []) if (value !== undefined) index.get(value)?.delete(key);
-      for (const value of row ? keysOf(row) : []) {
-        if (value === undefined) continue;
+    for (const [keysOf, index] of this.#indexes) {
+      for (const value of before ? listOf(keysOf(before)) : []) index.get(value)?.delete(key);
+      for (const value of row ? listOf(keysOf(row)) : []) {
         const keys = index.get(value);
         if (keys) keys.add(key);
         else index.set(value, new Set([key]));
@@ -90,3 +91,6 @@ export class Table<R extends object, I extends string> {
     else this.#rows.delete(key);
   }
 }
+
+const listOf = (keys: string | string[] | undefined): string[] =>
+  keys === undefined ? [] : typeof keys === "string" ? [keys] : keys;

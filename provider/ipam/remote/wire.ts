@@ -1,8 +1,7 @@
 import { z } from "zod";
 import { MAX_IP } from "../../addressing/ip";
 import { CODES, type Code, OverlayError } from "../../errors";
-import { rangeOf, rangeText } from "../store/columns";
-import { isJson, isLeaseId, isPoolName, isRange, isText, isUid, isWord } from "../store/fields";
+import { isJson, isLeaseId, isPoolName, isRange, isText, isUid, isWord, rangeOf, rangeText } from "../store/columns";
 import {
   type By,
   type Changes,

@@ -1,9 +1,8 @@
 import type { QueryConfig } from "pg";
-import { TRIM_EPOCHS, TRIM_EVENTS } from "./head";
 import { type Ask, expand, type Statement } from "./queries";
 import { events, freeRanges, store, TABLES } from "./schema";
 import type { Changes } from "./store";
-import { EPOCH_MS, KEPT_MS } from "./store";
+import { EPOCH_MS, KEPT_MS, TRIM } from "./store";
 import { columnNames, onConflict, type Table } from "./table";
 import type { Write } from "./writes";
 
@@ -102,11 +101,11 @@ export class Statements {
     return [this.#named(`delete ${name}`, [rows, deleted.length], counted)];
   }
 
-  put({ table, put, isGuard }: Write): Named[] {
+  put({ table, put }: Write): Named[] {
     if (put.length === 0) return [];
     const columns = columnNames(table);
     const insert = () =>
-      `INSERT INTO {${table.name}} (${columns}) SELECT ${columns} FROM ${given(table, 1)} ${isGuard ? "" : onConflict(table)}`;
+      `INSERT INTO {${table.name}} (${columns}) SELECT ${columns} FROM ${given(table, 1)} ${onConflict(table)}`;
     return [this.#named(`put ${table.name}`, [recordset(table, put)], insert)];
   }
 
@@ -146,7 +145,7 @@ export class Statements {
   ];
 
   trim = (now: number): Named[] =>
-    [...TRIM_EVENTS, TRIM_EPOCHS].map((text, i) =>
+    TRIM.map((text, i) =>
       this.#named(`trim ${i}`, text.includes("?") ? [now - KEPT_MS] : [], () => text.replace("?", "$1::bigint")),
     );
 }
@@ -172,10 +171,13 @@ function findText({ text, parameters, order }: Statement): string {
 const given = ({ name }: Table, parameter: number): string =>
   `json_populate_recordset(NULL::{${name}}, $${parameter}::json) AS given`;
 
+/** In the order of their keys: transactions that write the same rows do not wait for each other. */
 function recordset<R extends object>(table: Table<R>, rows: R[]): string {
   const { columns } = table;
+  const keyed = rows.map((row) => [table.keyOf(row).join("\n"), table.encode(row)] as const);
+  keyed.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
   return JSON.stringify(
-    rows.map((row) => Object.fromEntries(table.encode(row).map((value, i) => [columns[i]!.name, value]))),
+    keyed.map(([, values]) => Object.fromEntries(values.map((value, i) => [columns[i]!.name, value]))),
   );
 }
 

@@ -1,12 +1,10 @@
 import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
 import { OverlayError } from "../../errors";
-import { emptyHead } from "./head";
-import { olderTables, unknownLayout } from "./layout";
 import type { Address } from "./postgres-url";
 import { expand } from "./queries";
 import { secrets, store, TABLES } from "./schema";
-import { LAYOUT } from "./store";
+import { emptyHead, LAYOUT, olderTables, unknownLayout } from "./store";
 import { columnNames, createText, type Dialect } from "./table";
 
 /** Before the name of a table. */

@@ -3,8 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Pool, type PoolClient, type PoolConfig, type QueryConfig, type QueryResult, types } from "pg";
 import { isOverlayError, OverlayError } from "../../errors";
 import type { LoggedEvent } from "../types";
-import { headAhead, judgeClock, machineTime, serverLeapt } from "./clock-check";
-import { changesHead, isTimeToTrim } from "./head";
+import { headAhead, judgeClock, machineTime, serverLeapt } from "./clock";
 import { translateError } from "./postgres-errors";
 import { type Named, Statements } from "./postgres-queries";
 import { ensureTables, prefixOf } from "./postgres-schema";
@@ -16,8 +15,10 @@ import {
   type ClockFinding,
   type Commit,
   Conflict,
+  changesHead,
   type Engine,
   type Head,
+  isTimeToTrim,
   type Query,
   type Rows,
   StoreUnavailable,
@@ -272,8 +273,7 @@ interface Status {
   events: LoggedEvent[];
 }
 
-const areEqual = (some: LoggedEvent[], others: LoggedEvent[]): boolean =>
-  JSON.stringify(some.map(events.encode)) === JSON.stringify(others.map(events.encode));
+const eventsText = (list: LoggedEvent[]): string => JSON.stringify(list.map((event) => events.encode(event)));
 
 /** The id of the transaction was given by a server that has crashed, and not again since. */
 const isInFuture = (error: unknown): boolean =>
@@ -351,7 +351,7 @@ class PostgresTransaction implements Transaction {
       if (found?.status === "aborted") throw new Conflict("The commit did not arrive.", { cause: lost });
       if (found?.status === "committed") {
         const made = changes.events.map((event, i) => ({ ...event, id: found.events[i]?.id ?? 0 }));
-        if (made.length === 0 || !areEqual(made, found.events))
+        if (made.length === 0 || eventsText(made) !== eventsText(found.events))
           throw new Conflict("The commit was lost in a crash of its server.", { cause: lost });
         return { version: Math.max(found.version, head.version), epoch: found.epoch, events: made };
       }

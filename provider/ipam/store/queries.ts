@@ -50,7 +50,7 @@ const STATEMENTS = {
     pools,
     { prefix: TEXT, until: TEXT, now: NUMBER },
     `SELECT {pool.*} FROM {pool} AS pool WHERE name >= :prefix AND name < :until AND (resting > 0
-      OR (SELECT min(expires_at) FROM {lease} AS lease WHERE pool = pool.name AND ended_at IS NULL AND expires_at IS NOT NULL) < :now
+      OR (SELECT min(due_at) FROM {lease} AS lease WHERE pool = pool.name AND due_at IS NOT NULL) < :now
       OR (SELECT max(expires_at) FROM {offer} AS offer WHERE pool = pool.name) >= :now)`,
   ),
   lease: statement(leases, { uid: TEXT }, "SELECT {lease.*} FROM {lease} AS lease WHERE uid = :uid"),
@@ -87,17 +87,10 @@ const STATEMENTS = {
     `SELECT {lease.*} FROM (SELECT DISTINCT uid FROM {lease_range} AS shared WHERE pool = :pool AND shared_as = :key) AS found
     JOIN {lease} AS lease ON lease.uid = found.uid`,
   ),
-  overdue: statement(
+  due: statement(
     leases,
     { ...inPoolLimited, now: NUMBER },
-    `SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND ended_at IS NULL AND expires_at < :now
-    ORDER BY expires_at LIMIT :limit`,
-  ),
-  rested: statement(
-    leases,
-    { ...inPoolLimited, now: NUMBER },
-    `SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND resting IS NOT NULL AND free_at <= :now
-    ORDER BY free_at LIMIT :limit`,
+    "SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND due_at <= :now ORDER BY due_at LIMIT :limit",
   ),
   resting: statement(
     leases,
@@ -245,8 +238,6 @@ export function askFor(query: Query, now: number | undefined): Ask[] {
       return [ask(query.of, { ...query, until: afterPrefix(query.prefix) })];
     case "ports":
       return query.ports.map((port) => ask("ports", { ...query, ports: "", port }));
-    case "due":
-      return [ask("overdue"), ask("rested")];
     case "past":
       return [ask("pastLeases"), ask("pastOffers")];
     case "documents":
@@ -278,10 +269,9 @@ const decode = (table: Table, stored: Stored): object => ({
   ...(table.decode(stored) as object),
 });
 
-/** Decodes what was found, and adds it. Rows that several queries find come once. */
+/** Decodes what was found, and adds it. */
 export class Found {
   readonly rows: Rows = {};
-  readonly #seen = new Set<string>();
 
   add({ statement, query }: Ask, stored: Stored[]): void {
     const { rows } = this;
@@ -303,20 +293,9 @@ export class Found {
   }
 
   addRow(table: Table, stored: Stored): void {
-    if (this.#isNew(table, stored)) this.#put(table, decode(table, stored));
-  }
-
-  #isNew({ name, key }: Table, stored: Stored): boolean {
-    const id = `${name}\n${key.map((column) => stored[column]).join("\n")}`;
-    const isNew = !this.#seen.has(id);
-    this.#seen.add(id);
-    return isNew;
-  }
-
-  #put(table: Table, row: object): void {
     const field = LISTS.get(table)!;
     this.rows[field] ??= [];
-    (this.rows[field] as unknown[]).push(row);
+    (this.rows[field] as unknown[]).push(decode(table, stored));
   }
 }
 

@@ -7,6 +7,8 @@ import {
   data,
   derived,
   flag,
+  isLeaseId,
+  isWord,
   labels,
   named,
   number,
@@ -24,7 +26,6 @@ import {
   value,
   word,
 } from "./columns";
-import { isLeaseId, isWord } from "./fields";
 import type { DocumentRow, EpochRow, Head } from "./store";
 import { type Table, table } from "./table";
 
@@ -62,6 +63,8 @@ const details = {
 export interface StoredLease extends LeaseRow {
   /** Its lowest value, as long as it holds values or rests. */
   position?: bigint;
+  /** The first moment at which it is overdue, or its quarantine over. */
+  dueAt?: number;
 }
 
 export const leases = table<StoredLease>(
@@ -87,16 +90,16 @@ export const leases = table<StoredLease>(
     resting: optional(ranges),
     freeAt: optional(time),
     position: derived(value),
+    dueAt: derived(time),
   },
   {
     indexes: [
       { columns: "owner, pool" },
       { columns: "pool, position", where: "position IS NOT NULL" },
-      { columns: "pool, expires_at", where: "ended_at IS NULL AND expires_at IS NOT NULL" },
+      { columns: "pool, due_at", where: "due_at IS NOT NULL" },
       { columns: "pool, last_seen", where: "ended_at IS NULL" },
       { columns: "pool, child_pool", where: "ended_at IS NULL AND child_pool IS NOT NULL" },
       { columns: "pool, ended_at", where: "resting IS NOT NULL" },
-      { columns: "pool, free_at", where: "resting IS NOT NULL" },
       { columns: "ended_at", where: "ended_at IS NOT NULL" },
     ],
   },
@@ -106,6 +109,8 @@ export const leases = table<StoredLease>(
 export interface LeaseRange {
   pool: string;
   last: bigint;
+  /** Empty if no other lease may have the range; else the uid. */
+  coHolder: string;
   first: bigint;
   uid: string;
   isHeld: boolean;
@@ -115,15 +120,9 @@ export interface LeaseRange {
 
 export const leaseRanges = table<LeaseRange>(
   "lease_range",
-  ["pool", "last", "uid"],
-  { pool: poolName, last: value, first: value, uid, isHeld: flag, sharedAs: optional(text()) },
-  {
-    isLookup: true,
-    indexes: [
-      { unique: true, columns: "pool, last", where: "is_held AND shared_as IS NULL" },
-      { columns: "pool, shared_as", where: "shared_as IS NOT NULL" },
-    ],
-  },
+  ["pool", "last", "co_holder"],
+  { pool: poolName, last: value, coHolder: text(), first: value, uid, isHeld: flag, sharedAs: optional(text()) },
+  { isLookup: true, isGuard: true, indexes: [{ columns: "pool, shared_as", where: "shared_as IS NOT NULL" }] },
 );
 
 export interface LeasePort {
@@ -137,7 +136,7 @@ export const leasePorts = table<LeasePort>(
   "lease_port",
   ["pool", "value", "port"],
   { pool: poolName, value, port: text(), uid },
-  { isLookup: true },
+  { isLookup: true, isGuard: true },
 );
 
 export interface LeaseName {
@@ -145,7 +144,12 @@ export interface LeaseName {
   uid: string;
 }
 
-export const leaseNames = table<LeaseName>("lease_name", ["name"], { name: text(), uid }, { isLookup: true });
+export const leaseNames = table<LeaseName>(
+  "lease_name",
+  ["name"],
+  { name: text(), uid },
+  { isLookup: true, isGuard: true },
+);
 
 export const freeRanges = table<FreeRow>(
   "free_range",
@@ -196,29 +200,24 @@ export const offerNames = table<OfferName>(
   "offer_name",
   ["name", "owner", "program"],
   { name: text(), owner: text(), program: text() },
-  { isLookup: true },
+  { isLookup: true, isGuard: true },
 );
 
-export const events = table<Event & { id: number }>(
-  "event",
-  ["id"],
-  {
-    id: count,
-    at: time,
-    what: word(...EVENT_KINDS),
-    pool: poolName,
-    owner: text(),
-    uid,
-    leaseId: text(isLeaseId),
-    extents: ranges,
-    tenant: optional(tenant),
-    usedBy: optional(text()),
-    by: named("made_by", optional(text())),
-    takenBy: optional(text()),
-    formerOwner: optional(text()),
-  },
-  { indexes: [{ columns: "pool, id" }] },
-);
+export const events = table<Event & { id: number }>("event", ["id"], {
+  id: count,
+  at: time,
+  what: word(...EVENT_KINDS),
+  pool: poolName,
+  owner: text(),
+  uid,
+  leaseId: text(isLeaseId),
+  extents: ranges,
+  tenant: optional(tenant),
+  usedBy: optional(text()),
+  by: named("made_by", optional(text())),
+  takenBy: optional(text()),
+  formerOwner: optional(text()),
+});
 
 /** Documents that users without the right to write must not read. */
 export const secrets = table<Pick<DocumentRow, "key" | "value">>("secret", ["key"], { key: text(), value: anyText });

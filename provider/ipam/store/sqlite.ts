@@ -1,38 +1,47 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import type { PoolRow } from "../decide/rows";
-import { type BootTime, bootTime } from "./clock-check";
-import { changesHead, emptyHead, isTimeToTrim, nextHead, TRIM_EPOCHS, TRIM_EVENTS } from "./head";
-import { olderTables, unknownLayout } from "./layout";
-import { askFor, Found } from "./queries";
+import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
+import { type Ask, askFor, expand, Found, type Statement as Query } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
-import { SqliteClock } from "./sqlite-clock";
-import { isGeneric, lockTimedOut, noFreeRange, noTables, readOnlyError, translateError } from "./sqlite-errors";
 import {
   canWrite,
   type Database,
   guardReplacement,
+  isGeneric,
   loadSqlite,
+  lockTimedOut,
+  noFreeRange,
+  noTables,
+  readOnlyError,
   rejectNetworkFileSystem,
   type SqliteModule,
+  type Statement,
+  translateError,
   WriteAheadLog,
   walIsSafe,
 } from "./sqlite-file";
-import { Statements } from "./sqlite-statements";
 import {
   type Changes,
   type ClockFinding,
   type Commit,
   Conflict,
+  changesHead,
   type Engine,
+  emptyHead,
   type Head,
+  isTimeToTrim,
   KEPT_MS,
   LAYOUT,
-  type Query,
+  nextHead,
+  olderTables,
+  type Query as Request,
   type Rows,
+  TRIM,
   type Transaction,
+  unknownLayout,
 } from "./store";
-import { createText, type Dialect, type Stored } from "./table";
+import { columnNames, createText, type Dialect, onConflict, type Stored, type Table } from "./table";
 import { writesOf } from "./writes";
 
 /**
@@ -57,13 +66,11 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   const { clock = Date.now } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const sqlite = await loadSqlite();
-  const connect = (db: Database, readOnly: boolean, file: Partial<Connection> = {}) => {
-    const time = new SqliteClock(db, path, clock, getBootTime, readOnly);
-    return new SqliteEngine({ db, path, statements: new Statements(db), clock: time, ...file }, readOnly);
-  };
+  const connect = (db: Database, readOnly: boolean, file: Pick<Connection, "log" | "checkFile"> = {}) =>
+    new SqliteEngine({ db, path, statements: new Statements(db), clock, bootTime: getBootTime, ...file }, readOnly);
   if (/^:?memory:/.test(path)) {
     const db = memoryNamed(sqlite, path);
-    if (needsTables(db, path)) createTables(db, path);
+    createTables(db, path, false);
     return connect(db, false);
   }
   const readOnly = options.readOnly || !(await canWrite(path));
@@ -90,10 +97,7 @@ function memoryNamed({ DatabaseSync }: SqliteModule, name: string): Database {
 function prepareFile(db: Database, path: string, readOnly: boolean): WriteAheadLog | undefined {
   db.exec("PRAGMA busy_timeout = 5");
   if (!readOnly) setJournal(db);
-  if (needsTables(db, path)) {
-    if (readOnly) throw noTables(path);
-    createTables(db, path);
-  }
+  createTables(db, path, readOnly);
   const { journal_mode: mode } = db.prepare("PRAGMA journal_mode").get() as { journal_mode: string };
   return readOnly || mode !== "wal" ? undefined : new WriteAheadLog(path);
 }
@@ -105,8 +109,6 @@ function setJournal(db: Database): void {
   db.exec(`PRAGMA synchronous = ${mode === "WAL" ? "NORMAL" : "FULL"}`);
 }
 
-const DIALECT: Dialect = { type: ({ sqlite }) => sqlite, prefix: "", lookup: " WITHOUT ROWID" };
-
 function needsTables(db: Database, path: string): boolean {
   const names = db.prepare("SELECT name FROM sqlite_master WHERE name IN ('store', 'kv')").all() as { name: string }[];
   if (names.some(({ name }) => name === "kv")) throw olderTables(`The pool file ${path}`);
@@ -116,18 +118,38 @@ function needsTables(db: Database, path: string): boolean {
   return false;
 }
 
+const DIALECT: Dialect = { type: ({ sqlite }) => sqlite, prefix: "", lookup: " WITHOUT ROWID" };
+
 /** Another process may do the same. */
-function createTables(db: Database, path: string): void {
+function createTables(db: Database, path: string, readOnly: boolean): void {
+  if (!needsTables(db, path)) return;
+  if (readOnly) throw noTables(path);
+  inTransaction(db, () => {
+    if (!needsTables(db, path)) return;
+    for (const table of TABLES) db.exec(createText(table, DIALECT));
+    // The time at a commit of late, by clocks that SQLite does not have.
+    db.exec("CREATE TABLE clock (one INTEGER PRIMARY KEY, at REAL NOT NULL, boot TEXT, uptime REAL)");
+    new Statements(db).put(store, { ...emptyHead(), one: 1 });
+  });
+}
+
+function inTransaction(db: Database, work: () => void): void {
   db.exec("BEGIN IMMEDIATE");
   try {
-    if (needsTables(db, path)) {
-      for (const table of TABLES) db.exec(createText(table, DIALECT));
-      new Statements(db).put(store, { ...emptyHead(), one: 1 });
-    }
+    work();
     db.exec("COMMIT");
   } catch (error) {
     rollBack(db);
     throw error;
+  }
+}
+
+/** After some errors SQLite has rolled back already. */
+function rollBack(db: Database): void {
+  try {
+    db.exec("ROLLBACK");
+  } catch (error) {
+    if (!isGeneric(error)) throw error;
   }
 }
 
@@ -146,20 +168,13 @@ async function retryWhileLocked<T>(path: string, lockTimeout = 30, attempt: () =
   }
 }
 
-function rollBack(db: Database): void {
-  try {
-    db.exec("ROLLBACK");
-  } catch (error) {
-    if (!isGeneric(error)) throw error;
-  }
-}
-
 /** What the transactions of an engine work with. */
 interface Connection {
   db: Database;
   path: string;
   statements: Statements;
-  clock: SqliteClock;
+  clock(): number;
+  bootTime(): BootTime | undefined;
   /** If SQLite does not sync by itself. */
   log?: WriteAheadLog | undefined;
   /** Throws if the file is not at its path any more. */
@@ -176,10 +191,10 @@ class SqliteEngine implements Engine {
     this.place = connection.path;
   }
 
-  begin(queries: Query[], locks?: string[] | "all"): Transaction {
+  begin(queries: Request[], locks?: string[] | "all"): Transaction {
     const { db, path, statements } = this.connection;
     if (locks && this.readOnly) throw readOnlyError(path);
-    return translated(path, () => {
+    try {
       statements.of(locks ? "BEGIN IMMEDIATE" : "BEGIN").run();
       try {
         return new SqliteTransaction(this.connection, queries, locks === "all" ? [] : (locks ?? []));
@@ -187,7 +202,9 @@ class SqliteEngine implements Engine {
         rollBack(db);
         throw error;
       }
-    });
+    } catch (error) {
+      throw translateError(path, error);
+    }
   }
 
   /** A finding instead of the refusal that transactions end with. */
@@ -198,22 +215,10 @@ class SqliteEngine implements Engine {
         return undefined;
       } catch (error) {
         if (!isOverlayError(error, "STORE_CLOCK")) throw error;
-        if (repair) this.#acceptClock();
+        if (repair) inTransaction(this.connection.db, () => noteTime(this.connection));
         return { problem: error.what, repairable: true };
       }
     });
-  }
-
-  #acceptClock(): void {
-    const { db, clock } = this.connection;
-    db.exec("BEGIN IMMEDIATE");
-    try {
-      clock.accept();
-      db.exec("COMMIT");
-    } catch (error) {
-      rollBack(db);
-      throw error;
-    }
   }
 
   async close(): Promise<void> {
@@ -223,13 +228,13 @@ class SqliteEngine implements Engine {
   }
 }
 
-function translated<T>(path: string, work: () => T): T {
-  try {
-    return work();
-  } catch (error) {
-    throw translateError(path, error);
-  }
+function noteTime({ statements, clock, bootTime }: Connection): void {
+  const { boot = null, uptime = null } = bootTime() ?? {};
+  statements.of("INSERT OR REPLACE INTO clock VALUES (1, ?, ?, ?)").run(clock(), boot, uptime);
 }
+
+/** The moment of the last commit is only noted so often: leaps are minutes. */
+const NOTED_EVERY_MS = 10_000;
 
 class SqliteTransaction implements Transaction {
   readonly now: number;
@@ -238,30 +243,36 @@ class SqliteTransaction implements Transaction {
   #isOpen = true;
   /** Rows that locked pools get, because they have none. */
   readonly #newPools: PoolRow[];
+  readonly #isNoteDue: boolean;
 
   constructor(
     private readonly connection: Connection,
-    queries: Query[],
+    queries: Request[],
     locks: string[],
   ) {
-    const { clock, statements } = connection;
+    const { statements, path, clock, bootTime } = connection;
     connection.checkFile?.();
-    this.now = clock.check();
-    const { one: _, ...head } = store.decode(
-      statements.of("SELECT {store.*} FROM {store} WHERE one = 1").get() as Stored,
-    );
+    const row = statements.of(HEAD).get() as Stored & { noted_at: number | null };
+    const noted = row.noted_at === null ? undefined : (row as unknown as NotedTime);
+    this.now = timeByNote(path, clock(), noted, bootTime);
+    this.#isNoteDue = !noted || Math.abs(this.now - noted.noted_at) >= NOTED_EVERY_MS;
+    const { one: _, ...head } = store.decode(row);
     this.head = head;
-    const rows = this.#find([...queries, ...locks.map((name): Query => ({ of: "pool", name }))]);
-    const found = new Set(rows.pools?.map(({ name }) => name));
+    this.rows = this.#find([...queries, ...locks.map((name): Request => ({ of: "pool", name }))]);
+    const found = new Set(this.rows.pools?.map(({ name }) => name));
     this.#newPools = locks.filter((name) => !found.has(name)).map(emptyPool);
-    this.rows = this.#newPools.length > 0 ? { ...rows, pools: [...(rows.pools ?? []), ...this.#newPools] } : rows;
+    if (this.#newPools.length > 0) this.rows.pools = [...(this.rows.pools ?? []), ...this.#newPools];
   }
 
-  load(queries: Query[]): Rows {
-    return translated(this.connection.path, () => this.#find(queries));
+  load(queries: Request[]): Rows {
+    try {
+      return this.#find(queries);
+    } catch (error) {
+      throw translateError(this.connection.path, error);
+    }
   }
 
-  #find(queries: Query[]): Rows {
+  #find(queries: Request[]): Rows {
     const found = new Found();
     for (const query of queries)
       for (const ask of askFor(query, this.now)) found.add(ask, this.connection.statements.find(ask));
@@ -269,21 +280,19 @@ class SqliteTransaction implements Transaction {
   }
 
   commit(changes: Changes): Commit {
-    const { path, clock, statements, log } = this.connection;
-    return translated(path, () => {
-      try {
-        this.#write(changes);
-        const commit = this.#writeHead(changes);
-        clock.note(this.now);
-        statements.of("COMMIT").run();
-        this.#isOpen = false;
-        log?.sync();
-        return commit;
-      } catch (error) {
-        this.rollBack();
-        throw error;
-      }
-    });
+    const { path, statements, log } = this.connection;
+    try {
+      this.#write(changes);
+      const commit = this.#writeHead(changes);
+      if (this.#isNoteDue) noteTime(this.connection);
+      statements.of("COMMIT").run();
+      this.#isOpen = false;
+      log?.sync();
+      return commit;
+    } catch (error) {
+      this.rollBack();
+      throw translateError(path, error);
+    }
   }
 
   #write(changes: Changes): void {
@@ -294,12 +303,10 @@ class SqliteTransaction implements Transaction {
     for (const { pool, zone } of changes.free.cleared)
       statements.of("DELETE FROM {free_range} WHERE pool = ? AND zone = ?").run(pool, zone);
     const writes = writesOf(changes);
-    for (const { table, deleted } of writes) {
-      const count = deleted.reduce((sum, row) => sum + statements.delete(table, row), 0);
-      // A range that is cut must be there: the guard that no value is given twice.
-      if (table === freeRanges && count !== deleted.length) throw noFreeRange(path);
-    }
-    for (const { table, put, isGuard } of writes) for (const row of put) statements.put(table, row, isGuard);
+    // A range that is cut must be there: the guard that no value is given twice.
+    for (const { table, deleted } of writes)
+      for (const row of deleted) if (!statements.delete(table, row) && table === freeRanges) throw noFreeRange(path);
+    for (const { table, put } of writes) for (const row of put) statements.put(table, row);
   }
 
   /** Last, as on servers, where all commits change that row. */
@@ -316,13 +323,9 @@ class SqliteTransaction implements Transaction {
     const logged = made.map((event, i) => ({ ...event, id: before.lastEvent + 1 + i }));
     for (const event of logged) statements.put(events, event);
     statements.put(store, { ...head, one: 1 });
-    if (isTimeToTrim()) this.#trim();
+    if (isTimeToTrim())
+      for (const text of TRIM) statements.of(text).run(...(text.includes("?") ? [now - KEPT_MS] : []));
     return { version, epoch, events: logged };
-  }
-
-  #trim(): void {
-    for (const text of [...TRIM_EVENTS, TRIM_EPOCHS])
-      this.connection.statements.of(text).run(...(text.includes("?") ? [this.now - KEPT_MS] : []));
   }
 
   rollBack(): void {
@@ -331,4 +334,74 @@ class SqliteTransaction implements Transaction {
   }
 }
 
+const HEAD = `SELECT {store.*}, clock.at AS noted_at, clock.boot, clock.uptime
+  FROM {store} AS store LEFT JOIN clock ON clock.one = 1 WHERE store.one = 1`;
+
 const emptyPool = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
+
+/** Prepared once, and kept. */
+class Statements {
+  readonly #prepared = new Map<string | Query | Table, Statement>();
+  readonly #deletes = new Map<Table, Statement>();
+
+  constructor(private readonly db: Database) {}
+
+  #get(key: string | Query | Table, text: () => string): Statement {
+    let found = this.#prepared.get(key);
+    if (!found) {
+      found = this.db.prepare(expand(text(), ""));
+      this.#prepared.set(key, found);
+    }
+    return found;
+  }
+
+  of(text: string): Statement {
+    return this.#get(text, () => text);
+  }
+
+  find({ statement, values }: Ask): Stored[] {
+    const { text, order } = unnamed(statement);
+    return this.#get(statement, () => text).all(...order.map((i) => values[i])) as Stored[];
+  }
+
+  put<R extends object>(table: Table<R>, row: R): void {
+    this.#get(table, () => putText(table)).run(...table.encode(row, JSON.stringify));
+  }
+
+  /** Returns whether it was there. */
+  delete<R extends object>(table: Table<R>, row: R): boolean {
+    const { name, key } = table;
+    let found = this.#deletes.get(table);
+    if (!found) {
+      found = this.db.prepare(`DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`);
+      this.#deletes.set(table, found);
+    }
+    return Number(found.run(...table.keyOf(row)).changes) > 0;
+  }
+}
+
+const putText = (table: Table): string =>
+  `INSERT INTO ${table.name} (${columnNames(table)}) VALUES (${table.columns.map(() => "?").join(", ")}) ${onConflict(table)}`;
+
+interface Unnamed {
+  text: string;
+  /** Which parameter each `?` is. */
+  order: number[];
+}
+
+const unnamedTexts = new Map<Query, Unnamed>();
+
+function unnamed(statement: Query): Unnamed {
+  const known = unnamedTexts.get(statement);
+  if (known) return known;
+  const names = Object.keys(statement.parameters);
+  const order: number[] = [];
+  const text = statement.text.replace(/:(\w+)/g, (_, name: string) => {
+    order.push(names.indexOf(name));
+    return "?";
+  });
+  // SQLite plans a statement anew each time a parameter alone is its limit.
+  const found = { text: text.replaceAll("LIMIT ?", "LIMIT 0 + ?"), order };
+  unnamedTexts.set(statement, found);
+  return found;
+}

@@ -1,3 +1,5 @@
+import { randomBytes } from "node:crypto";
+import { OverlayError } from "../../errors";
 import type { FreeRow, LeaseRow, OfferRow, PoolRow, Zone } from "../decide/rows";
 import type { Event, LoggedEvent, StoreVersion } from "../types";
 
@@ -94,7 +96,7 @@ export type Query =
   | { of: "ports"; pool: string; value: bigint; ports: string[] }
   /** Leases that have not ended, with this key (`sharingKeyOf`). */
   | { of: "sharers"; pool: string; key: string }
-  /** Overdue leases (`expiresAt` before now), and those that rest (`resting`) although their quarantine is over (`freeAt`): in each case the oldest. */
+  /** Leases that are overdue (`expiresAt`), and those that rest (`resting`) although their quarantine is over (`freeAt`): the oldest, at least `limit` of them. */
   | { of: "due"; pool: string; limit: number }
   /** Leases in quarantine (with `resting`), the longest ended first. */
   | { of: "resting"; pool: string; limit: number }
@@ -128,6 +130,7 @@ export type Query =
 export const COPIED = ["epoch", "pool", "lease", "free_range", "offer", "event", "document", "secret"] as const;
 export type CopiedTable = (typeof COPIED)[number];
 
+/** A row that several queries find may come several times. */
 export interface Rows {
   pools?: PoolRow[];
   leases?: LeaseRow[];
@@ -197,3 +200,55 @@ export const KEPT_EPOCHS = 50_000;
 export const EPOCH_MS = 1000;
 /** Of the tables. A change that older programs cannot read adds one. */
 export const LAYOUT = 1;
+
+/** Of a new store. */
+export const emptyHead = (): Head => ({
+  id: randomBytes(16).toString("hex"),
+  layout: LAYOUT,
+  version: 0,
+  epoch: "",
+  epochSince: 0,
+  lastEvent: 0,
+  at: 0,
+});
+
+/** Whether the commit changes the row of the store. */
+export const changesHead = ({ isVersion, events, head, resetEpochs }: Changes): boolean =>
+  isVersion || events.length > 0 || head !== undefined || resetEpochs !== undefined;
+
+/** The row of the store after a commit. */
+export function nextHead(before: Head, { isVersion, nextEpoch, events, head = {} }: Changes, now: number): Head {
+  const isNewEpoch = isVersion && Math.abs(now - before.epochSince) >= EPOCH_MS;
+  return {
+    ...before,
+    ...(isVersion && { version: before.version + 1 }),
+    ...(isNewEpoch && { epoch: nextEpoch, epochSince: now }),
+    lastEvent: before.lastEvent + events.length,
+    ...head,
+    at: Math.max(before.at, now, head.at ?? 0),
+  };
+}
+
+/** One commit in so many deletes the events and epochs that are no longer kept: most need not look for them. */
+const TRIM_EVERY = 500;
+
+export const isTimeToTrim = (): boolean => Math.random() < 1 / TRIM_EVERY;
+
+/** In SQL. `?`: the time before which events are deleted. Each statement looks only at what it deletes, and one row more. */
+export const TRIM = [
+  `DELETE FROM {event} WHERE id <= (SELECT last_event FROM {store}) - ${KEPT_EVENTS}`,
+  "DELETE FROM {event} WHERE id < (SELECT id FROM {event} WHERE at >= ? ORDER BY id LIMIT 1)",
+  `DELETE FROM {epoch} WHERE first < (SELECT first FROM {epoch} ORDER BY first DESC LIMIT 1 OFFSET ${KEPT_EPOCHS - 1})`,
+];
+
+export const unknownLayout = (place: string, layout: number): OverlayError => {
+  const what = `The tables in ${place} have layout ${layout}; this program knows layouts up to ${LAYOUT}.`;
+  return new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
+};
+
+export const olderTables = (place: string): OverlayError =>
+  new OverlayError(
+    "STORE_VERSION",
+    `${place} has the tables of an older release of pulumi-overlay, which this one cannot read.`,
+    "Use a new store, and fill it with `overlayctl recover`.",
+  );

@@ -1,6 +1,5 @@
 import { OverlayError } from "../../errors";
-import type { Column } from "./columns";
-import { InvalidField } from "./fields";
+import { type Column, InvalidField } from "./columns";
 
 export interface Table<R = unknown> {
   readonly name: string;
@@ -10,11 +9,17 @@ export interface Table<R = unknown> {
   readonly indexes: Index[];
   /** It is only read by its key: the rows are in the index of the key. */
   readonly isLookup: boolean;
-  /** One value for each column. JSON is not yet text. Text that could not be decoded is refused. */
-  encode(row: R): unknown[];
+  /** Rows are never replaced: one that is there is another holder. */
+  readonly isGuard: boolean;
+  /** One value for each column; `toJson` is applied to those of JSON columns. Text that could not be decoded is refused. */
+  encode(row: R, toJson?: ToJson): unknown[];
+  /** The values of the key. */
+  keyOf(row: R): (string | number)[];
   /** `STORE_CORRUPT` if the row is not in its form. */
   decode(stored: Stored): R;
 }
+
+type ToJson = (value: unknown) => unknown;
 
 interface Field {
   field: string;
@@ -23,7 +28,6 @@ interface Field {
 }
 
 interface Index {
-  unique?: boolean;
   columns: string;
   where?: string;
 }
@@ -34,60 +38,60 @@ export type Stored = Record<string, unknown>;
 /** Fields that may be absent have columns that may be NULL. */
 type Columns<R> = { [K in keyof R]-?: Column<Exclude<R[K], undefined>, undefined extends R[K] ? true : false> };
 
-export function table<R>(
-  name: string,
-  key: string[],
-  columns: Columns<R>,
-  { indexes = [], isLookup = false }: { indexes?: Index[]; isLookup?: boolean } = {},
-): Table<R> {
+type Options = Partial<Pick<Table, "indexes" | "isLookup" | "isGuard">>;
+
+export function table<R>(name: string, key: string[], columns: Columns<R>, options: Options = {}): Table<R> {
   const fields = Object.entries(columns as Record<string, Column>).map(
     ([field, column]): Field => ({ field, name: column.name ?? snakeCase(field), column }),
   );
+  const keyFields = key.map((name) => fields.find((field) => field.name === name)!);
+  const encode = (row: R, field: Field, toJson?: ToJson): unknown => {
+    try {
+      return encodeField(row as Stored, field, toJson);
+    } catch (error) {
+      if (!(error instanceof InvalidField)) throw error;
+      const id = keyFields.map(({ field }) => (row as Stored)[field]).join(" ");
+      throw notStorable(`Row ${id} of the table ${name}`, field.field);
+    }
+  };
   return {
-    name,
-    columns: fields,
-    key,
-    indexes,
-    isLookup,
-    encode: (row) => fields.map((field) => encodeField(row as Record<string, unknown>, field)),
-    decode: (stored) => decodeRow<R>(name, key, fields, stored),
+    ...{ name, key, columns: fields, indexes: [], isLookup: false, isGuard: false, ...options },
+    encode: (row, toJson) => fields.map((field) => encode(row, field, toJson)),
+    keyOf: (row) => keyFields.map((field) => encode(row, field) as string | number),
+    decode: (stored) => decodeRow(name, key, fields, stored) as R,
   };
 }
 
 const snakeCase = (field: string): string => field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
-function encodeField(row: Record<string, unknown>, { field, column }: Field): unknown {
+function encodeField(row: Stored, { field, column }: Field, toJson?: ToJson): unknown {
   const value = row[field];
   if (value === undefined) return null;
-  try {
-    return column.encode(value);
-  } catch (error) {
-    if (!(error instanceof InvalidField)) throw error;
-    throw new OverlayError(
-      "INPUT_INVALID",
-      `The field ${field} of this resource has characters that the store does not take, such as control characters.`,
-      "Give it a plain name.",
-    );
-  }
+  const encoded = column.encode(value);
+  return toJson && column.isJson ? toJson(encoded) : encoded;
 }
 
-function decodeRow<R>(table: string, key: string[], fields: Field[], stored: Stored): R {
-  const row: Record<string, unknown> = {};
+const notStorable = (row: string, field: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${row} cannot be stored: its field ${field} has control characters, is too long, or is not in its form.`,
+    "Correct what was requested.",
+  );
+
+function decodeRow(table: string, key: string[], fields: Field[], stored: Stored): Stored {
+  const row: Stored = {};
   for (const { field, name, column } of fields) {
     if (column.isDerived) continue;
     const value = stored[name];
-    if (value === null || value === undefined) {
-      if (!column.isOptional) throw corrupt(table, key, stored, name);
-      continue;
-    }
     try {
-      row[field] = column.decode(value);
+      if (value !== null && value !== undefined) row[field] = column.decode(value);
+      else if (!column.isOptional) throw new InvalidField("It is missing.");
     } catch (error) {
       if (!(error instanceof InvalidField)) throw error;
       throw corrupt(table, key, stored, name);
     }
   }
-  return row as R;
+  return row;
 }
 
 const corrupt = (table: string, key: string[], stored: Stored, column: string): OverlayError =>
@@ -113,16 +117,17 @@ export function createText(
   const lines = columns.map(({ name, column }) => `${name} ${type(column)}${column.isOptional ? "" : " NOT NULL"}`);
   const create = `CREATE TABLE ${prefix}${name} (${lines.join(", ")}, PRIMARY KEY (${key.join(", ")}))${isLookup ? lookup : ""};`;
   const more = indexes.map(
-    ({ unique, columns, where }) =>
-      `CREATE ${unique ? "UNIQUE " : ""}INDEX ${name}_${columns.replaceAll(", ", "_")} ON ${prefix}${name} (${columns})${where ? ` WHERE ${where}` : ""};`,
+    ({ columns, where }) =>
+      `CREATE INDEX ${name}_${columns.replaceAll(", ", "_")} ON ${prefix}${name} (${columns})${where ? ` WHERE ${where}` : ""};`,
   );
   return [create, ...more].join("\n");
 }
 
-/** What follows the rows of an INSERT that may replace rows; rows of a lookup table with all columns in its key are never replaced. */
-export function onConflict({ columns, key }: Table): string {
+/** What follows the rows of an INSERT. */
+export function onConflict({ columns, key, isGuard }: Table): string {
   const others = columns.map(({ name }) => name).filter((name) => !key.includes(name));
-  return `ON CONFLICT (${key.join(", ")}) DO UPDATE SET ${others.map((name) => `${name} = excluded.${name}`).join(", ")}`;
+  const set = others.map((name) => `${name} = excluded.${name}`).join(", ");
+  return isGuard ? "" : `ON CONFLICT (${key.join(", ")}) DO UPDATE SET ${set}`;
 }
 
 export const columnNames = ({ columns }: Table): string => columns.map(({ name }) => name).join(", ");

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
-import { isMissing, State, type Terms } from "../decide/state";
+import { idOf, isMissing, State, type Terms } from "../decide/state";
 import {
   type Awaitable,
   type Commit,
@@ -33,9 +33,7 @@ export interface Decided {
 
 /** What a transaction is checked for before anything is decided. */
 export interface Check {
-  /** What it needs to know. */
-  queries: Query[];
-  run(transaction: Transaction, isWrite: boolean): void;
+  run(transaction: Transaction, isWrite: boolean): Awaitable<void>;
   onCommit(head: Head, commit: Commit): void;
 }
 
@@ -86,7 +84,7 @@ const explain = ({ place }: Engine, error: unknown): unknown => {
 /** One attempt. A local engine answers at once: then nothing else of this process runs between `begin` and `commit`. */
 function attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>): Awaitable<Decided | "more locks"> {
   const check = guard.newCheck();
-  const queries = distinct([...check.queries, ...batch.flatMap((work) => work.queries)]);
+  const queries = distinct(batch.flatMap((work) => work.queries));
   const begun = engine.begin(queries, [...locks].sort());
   return begun instanceof Promise
     ? begun.then((tx) => decideOnServer(tx, queries, batch, check, locks))
@@ -95,7 +93,7 @@ function attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>
 
 function decideHere(tx: Transaction, queries: Query[], batch: Work[], check: Check): Decided {
   try {
-    check.run(tx, true);
+    now(check.run(tx, true));
     const state = new State(tx.now, "all", (query) => now(tx.load([query])));
     state.absorb(queries, tx.rows);
     const outcomes = decideAll(state, tx.head, batch);
@@ -123,7 +121,7 @@ async function decideOnServer(
   locks: Set<string>,
 ): Promise<Decided | "more locks"> {
   try {
-    check.run(tx, true);
+    await check.run(tx, true);
     const state = new State(tx.now, locks);
     state.absorb([...queries, ...[...locks].map((name): Query => ({ of: "pool", name }))], tx.rows);
     for (;;) {
@@ -198,11 +196,11 @@ export async function view<T>(
 
 function viewOnce<T>(engine: Engine, given: Query[], terms: Terms, guard: Guard, answer: Answer<T>): Awaitable<T> {
   const check = guard.newCheck();
-  const queries = distinct([...check.queries, ...given]);
+  const queries = distinct(given);
   const begun = engine.begin(queries);
   if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, terms, check, answer));
   try {
-    check.run(begun, false);
+    now(check.run(begun, false));
     const state = new State(begun.now, "all", (query) => now(begun.load([query])));
     state.terms = terms;
     state.absorb(queries, begun.rows);
@@ -220,7 +218,7 @@ async function viewOnServer<T>(
   answer: Answer<T>,
 ): Promise<T> {
   try {
-    check.run(tx, false);
+    await check.run(tx, false);
     const state = new State(tx.now, "all");
     state.terms = terms;
     state.absorb(queries, tx.rows);
@@ -239,6 +237,4 @@ async function viewOnServer<T>(
   }
 }
 
-const distinct = (queries: Query[]): Query[] => [
-  ...new Map(queries.map((query) => [Object.values(query).join(" "), query])).values(),
-];
+const distinct = (queries: Query[]): Query[] => [...new Map(queries.map((query) => [idOf(query), query])).values()];

@@ -28,8 +28,6 @@ export interface Write {
   table: Table<object>;
   deleted: object[];
   put: object[];
-  /** Rows are new: one that is there is another holder. */
-  isGuard?: boolean;
 }
 
 /** In an order in which nothing waits for rows of another transaction that waits for rows of this one. */
@@ -58,22 +56,7 @@ export function writesOf({
   return all.filter(({ deleted, put }) => deleted.length + put.length > 0);
 }
 
-/** Sorted by key. */
-const writeTo = <R extends object>(table: Table<R>, { put, deleted }: Changed<R>): Write => ({
-  table,
-  put: sortBy(table, put),
-  deleted: sortBy(table, deleted),
-});
-
-function sortBy<R extends object>(table: Table<R>, rows: R[]): R[] {
-  if (rows.length < 2) return rows;
-  const fields = table.columns.filter(({ name }) => table.key.includes(name));
-  const keyed = rows.map((row) => ({
-    row,
-    key: fields.map(({ field, column }) => String(column.encode(row[field as keyof R]))).join("\n"),
-  }));
-  return keyed.sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0)).map(({ row }) => row);
-}
+const writeTo = <R extends object>(table: Table<R>, { put, deleted }: Changed<R>): Write => ({ table, put, deleted });
 
 const only = ({ put, deleted }: Changes["documents"], isSecret: boolean): Changes["documents"] => {
   const fits = ({ kind }: { kind: string }) => (kind === "secret") === isSecret;
@@ -88,16 +71,18 @@ function derived<R extends object, D extends object>(
 ): Write {
   const old = [...put.flatMap((row) => before(row) ?? []), ...deleted].flatMap(derive);
   const now = put.flatMap(derive);
-  if (old.length === 0) return { ...writeTo(table, { put: now, deleted: [] }), isGuard: true };
+  if (old.length === 0) return { table, put: now, deleted: [] };
   const idOf = (row: D) => table.encode(row).join("\n");
   const [had, have] = [new Set(old.map(idOf)), new Set(now.map(idOf))];
-  const changed = { put: now.filter((row) => !had.has(idOf(row))), deleted: old.filter((row) => !have.has(idOf(row))) };
-  return { ...writeTo(table, changed), isGuard: true };
+  return { table, put: now.filter((row) => !had.has(idOf(row))), deleted: old.filter((row) => !have.has(idOf(row))) };
 }
 
 export function toStoredLease(lease: LeaseRow): StoredLease {
-  const isListed = lease.endedAt === undefined || lease.resting;
-  return isListed ? { ...lease, position: positionOf(lease) } : lease;
+  const { endedAt, resting, expiresAt, freeAt } = lease;
+  if (endedAt !== undefined && !resting) return lease;
+  // A lease is still valid in the millisecond of its end.
+  const dueAt = resting ? freeAt : expiresAt === undefined ? undefined : expiresAt + 1;
+  return { ...lease, position: positionOf(lease), ...(dueAt !== undefined && { dueAt }) };
 }
 
 const toStoredOffer = (offer: OfferRow): StoredOffer =>
@@ -108,7 +93,7 @@ function rangesOf(lease: LeaseRow): LeaseRange[] {
   const isHeld = endedAt === undefined;
   const sharedAs = isHeld ? sharingKeyOf(lease) : undefined;
   return (isHeld ? extents : resting).map(({ first, last }) => ({
-    ...{ pool, last, first, uid, isHeld },
+    ...{ pool, last, coHolder: isHeld && sharedAs === undefined ? "" : uid, first, uid, isHeld },
     ...(sharedAs !== undefined && { sharedAs }),
   }));
 }

@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../../errors";
 import type { LoggedEvent } from "../../types";
-import { isCount, isListOf, isOf, isWord, shape } from "../fields";
+import { isCount, isListOf, isOf, isWord } from "../columns";
 import { Conflict, StoreUnavailable } from "../store";
 import type { Compare, RequestOp } from "./api";
 import { fromBytes, type Keys, lastComponents } from "./keys";
@@ -164,11 +164,11 @@ interface Pending {
   id: string;
   parts: number;
 }
-const pendingShape = shape<Pending>({ at: isCount, id: isWord, parts: isCount });
+const isPending = isOf<Pending>({ at: isCount, id: isWord, parts: isCount });
 
 function pendingOf({ key, value }: Entry): Pending {
   const pending = parse(key, value);
-  if (!isOf(pendingShape)(pending)) throw corrupt(key);
+  if (!isPending(pending)) throw corrupt(key);
   return pending as Pending;
 }
 

@@ -1,7 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { isOverlayError, type OverlayError } from "../../../errors";
-import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock-check";
-import { unknownLayout } from "../layout";
+import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock";
 import {
   type ClockFinding,
   Conflict,
@@ -11,6 +10,7 @@ import {
   type Rows,
   StoreUnavailable,
   type Transaction,
+  unknownLayout,
 } from "../store";
 import { EtcdClient } from "./client";
 import { Committer } from "./commit";

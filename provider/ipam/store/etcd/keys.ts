@@ -1,8 +1,7 @@
 import { type LeaseRow, type OfferRow, type PoolRow, portText, sharingKeyOf, type Zone } from "../../decide/rows";
 import { positionOf, sizeOf } from "../../extents";
 import type { Event, Extent } from "../../types";
-import { hex } from "../columns";
-import { InvalidField } from "../fields";
+import { hex, InvalidField } from "../columns";
 import { events, leases, offers, pools } from "../schema";
 import type { DocumentKind } from "../store";
 import type { Stored, Table } from "../table";

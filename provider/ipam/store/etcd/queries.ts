@@ -1,8 +1,7 @@
 import type { LeaseRow, OfferRow, Zone } from "../../decide/rows";
 import { overlapsAny, positionOf } from "../../extents";
 import type { LoggedEvent } from "../../types";
-import { hex } from "../columns";
-import { InvalidField } from "../fields";
+import { hex, InvalidField } from "../columns";
 import { documents, epochs, freeRanges, leaseNames } from "../schema";
 import type { CopiedTable, EpochRow, Query, Rows } from "../store";
 import { headOf } from "./head";

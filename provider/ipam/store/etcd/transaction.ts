@@ -1,10 +1,10 @@
-import { isTimeToTrim } from "../head";
 import {
   type Changes,
   type Commit,
   EPOCH_MS,
   type EpochRow,
   type Head,
+  isTimeToTrim,
   KEPT_EPOCHS,
   KEPT_EVENTS,
   KEPT_MS,

@@ -55,14 +55,14 @@ export const serverLeapt = (place: string, now: number, machine: number, lastCom
 export const headAhead = (place: string, lastCommit: number, now: number): string =>
   `the last commit at ${place} is of ${timeText(lastCommit)}, but its clock shows ${timeText(now)}: the clock was ahead, and no lease ends until it is there again`;
 
-export const fileClockLeapt = (path: string, now: number, expected: number): OverlayError =>
+const fileClockLeapt = (path: string, now: number, expected: number): OverlayError =>
   new OverlayError(
     "STORE_CLOCK",
     `This machine's clock shows ${timeText(now)}, but by the time since boot and the last commit to ${path} it is ${timeText(expected)}. Nothing was changed, and no lease ends by it.`,
     ACCEPT,
   );
 
-export const fileClockBehind = (path: string, now: number, lastCommit: number): OverlayError =>
+const fileClockBehind = (path: string, now: number, lastCommit: number): OverlayError =>
   new OverlayError(
     "STORE_CLOCK",
     `This machine's clock shows ${timeText(now)}, but the last commit to ${path} is of ${timeText(lastCommit)}: the clock was ahead then, or is behind now. Nothing was changed.`,
@@ -71,3 +71,29 @@ export const fileClockBehind = (path: string, now: number, lastCommit: number): 
 
 const ACCEPT =
   "Set the clock if it is wrong. If it is right (it was corrected, or the machine was a paused virtual one), accept it with `overlayctl store check --repair`.";
+
+/** What the last commit has noted of the time: by the clock, and since which boot. */
+export interface NotedTime {
+  noted_at: number;
+  boot: string | null;
+  uptime: number | null;
+}
+
+/** The time of a file's clock, this machine's. Throws `STORE_CLOCK` if it cannot be that by what was noted last. */
+export function timeByNote(
+  path: string,
+  now: number,
+  noted: NotedTime | undefined,
+  bootTime: () => BootTime | undefined,
+): number {
+  if (!noted) return now;
+  const { noted_at: at, boot, uptime } = noted;
+  // The time since boot does not go back: it only matters after a while.
+  const here = now > at + LEAP_MS ? bootTime() : undefined;
+  const isSameBoot = here !== undefined && here.boot === boot && uptime !== null && here.uptime >= uptime;
+  const expected = isSameBoot ? at + here.uptime - uptime : undefined;
+  const verdict = judgeClock(now, expected === undefined ? [] : [expected], at);
+  if (verdict === "leap") throw fileClockLeapt(path, now, expected!);
+  if (verdict === "behind") throw fileClockBehind(path, now, at);
+  return now;
+}

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { LocalIpam } from "../../../provider/ipam/ipam";
 import { Session } from "../../../provider/ipam/session";
-import { judgeClock } from "../../../provider/ipam/store/clock-check";
+import { judgeClock } from "../../../provider/ipam/store/clock";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { Engine } from "../../../provider/ipam/store/store";
 import { by, createPool, extents, type Pool, poolOf } from "../../contract/fixture";
