@@ -5,6 +5,7 @@ import type { ApplyRequest } from "../provider/host/reconcile/requests";
 import { openHosts } from "../provider/host/ssh/hosts";
 import { openIpam } from "../provider/ipam";
 import { RunPlan } from "../provider/ipam/run-plan";
+import { findSpec } from "../provider/ipam/shorthands";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
 import { planSteps } from "../provider/network/diff/steps";
@@ -54,7 +55,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   };
 
   await make("OverlayNetwork", "bench", { hubConnection: at(hub), subnets: SUBNETS });
-  const { settings } = (await pool.spec("network/bench"))!.data as unknown as { settings: NetworkSettings };
+  const { settings } = (await findSpec(pool, "network/bench"))!.data as unknown as { settings: NetworkSettings };
   const network = toNetwork(settings);
   const connection = await hosts.connect(at(hub));
   const inputs = { network: settings as unknown as Values, connection: at(runner), hubConnection: at(hub) };

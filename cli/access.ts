@@ -4,7 +4,7 @@ import {
   describeAccessToken,
   listAccessTokens,
   revokeAccessToken,
-} from "../provider/access";
+} from "../provider/access/access-tokens";
 import { command, parseOptions, wholeNumber, withNewPool, withPool } from "./command";
 
 /** `overlayctl access`: tokens for callers of `overlayctl serve`. */

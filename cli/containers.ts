@@ -103,6 +103,6 @@ function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<
 }
 
 async function isHeld(pool: Ipam, { pool: name, owner, want }: ExistingLease): Promise<boolean> {
-  const lease = await pool.find(name, { value: want[0]!.first });
+  const lease = await pool.find({ pool: name, value: want[0]!.first });
   return lease !== undefined && isCommitted(lease) && lease.owner !== owner;
 }

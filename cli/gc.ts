@@ -4,6 +4,7 @@ import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../provider/errors";
 import type { Ipam, Lease } from "../provider/ipam";
 import { formatExtents } from "../provider/ipam/errors";
+import { findSpec, listSpecs } from "../provider/ipam/shorthands";
 import { isCommitted } from "../provider/ipam/types";
 import { forgottenHosts } from "../provider/lifecycle/delete";
 import { isForgotten, isStackOwner } from "../provider/owner";
@@ -95,7 +96,7 @@ const stackName = (stack: string): string => stack.replace(STACK, "$1/$3/$2");
 /** Innermost pools first: a lease with a child pool can be released only when that pool is empty. */
 async function leasesOfStacks(pool: Ipam): Promise<Lease[]> {
   const leases: Lease[] = [];
-  for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
+  for (const { name } of await listSpecs(pool)) leases.push(...(await pool.leases(name)));
   return sortByDepth(leases.filter((lease) => isCommitted(lease) && stackOf(lease))).reverse();
 }
 
@@ -165,7 +166,7 @@ const describeOrphans = async (pool: Ipam, orphans: Lease[]) =>
   Promise.all(
     orphans.map(async (lease) => ({
       action: "release",
-      value: formatExtents((await pool.spec(lease.pool))!.kind, lease.extents),
+      value: formatExtents((await findSpec(pool, lease.pool))!.kind, lease.extents),
       pool: lease.pool,
       type: lease.type,
       owner: lease.owner,

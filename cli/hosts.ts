@@ -3,6 +3,7 @@ import { OverlayError } from "../provider/errors";
 import type { Connection, Host, Hosts } from "../provider/host/connection";
 import { openHosts } from "../provider/host/ssh/hosts";
 import type { Ipam, Lease } from "../provider/ipam";
+import { listSpecs } from "../provider/ipam/shorthands";
 import { isCommitted } from "../provider/ipam/types";
 import { NETWORKS, networkOfPool } from "../provider/pool-names";
 import { readRunnerName, requireNetwork } from "../provider/reservations/runners";
@@ -134,7 +135,7 @@ const hiddenConnectionsError = (files: string[]): OverlayError =>
   );
 
 async function membersFromPool(pool: Ipam, requested?: string): Promise<NetworkMembers> {
-  const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
+  const known = (await listSpecs(pool, { prefix: NETWORKS })).map(({ name }) => networkOfPool(name));
   const network = pickNetwork(known, requested, "the store");
   const spec = await requireNetwork(pool, network);
   const hub = readHub(spec);

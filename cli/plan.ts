@@ -7,6 +7,7 @@ import { type DryRun, dryRun } from "../provider/host/reconcile/dry-run";
 import { Reconciler } from "../provider/host/reconcile/reconciler";
 import type { ApplyRequest } from "../provider/host/reconcile/requests";
 import type { Ipam } from "../provider/ipam";
+import { findSpec } from "../provider/ipam/shorthands";
 import { tryParseJson } from "../provider/json";
 import { desiredStates } from "../provider/lifecycle/hosts";
 import { buildRequest } from "../provider/lifecycle/lease";
@@ -61,7 +62,7 @@ type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>
 
 async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
   const deps = { fleet: createFleet(hosts, new Reconciler(), {}) };
-  const { id: store } = await pool.identity();
+  const { id: store } = await pool.describe();
   const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
   for (const each of planned) {
     const props = await fillConnections(pool, each, given);
@@ -95,7 +96,7 @@ function findDesiredStates(
 const isGone =
   (pool: Ipam, { type, props }: PlannedResource) =>
   async (uid: string): Promise<boolean> =>
-    (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
+    (await pool.find({ pool: buildRequest(resourceOf(type), props).pool, uid })) === undefined;
 
 function printDryRun({ out }: Session, host: string, { steps, script, records, warnings, refused }: DryRun): void {
   const reasons = refused.map((error) => {
@@ -152,7 +153,7 @@ async function findHubConnection(
 ): Promise<Connection | undefined> {
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
-  const spec = await pool.spec(networkPool(String(name)));
+  const spec = await findSpec(pool, networkPool(String(name)));
   const id = spec && readHub(spec);
   return id ? parseHostId(id) : undefined;
 }
@@ -165,7 +166,7 @@ async function findRunnerConnection(
   const named = runner?.[String(props.runnerName)];
   if (named) return named;
   const { pool: name } = buildRequest(resourceOf(type), props);
-  const lease = (await pool.spec(name)) && (await pool.find(name, { owner: String(props.owner) }));
+  const lease = (await findSpec(pool, name)) && (await pool.find({ pool: name, owner: String(props.owner) }));
   const id = lease && hostIdOfLease(lease);
   return id ? parseHostId(id) : undefined;
 }

@@ -10,6 +10,7 @@ import {
   type Store,
 } from "../provider/ipam";
 import { formatExtents } from "../provider/ipam/errors";
+import { findSpec } from "../provider/ipam/shorthands";
 import { parseStamp } from "../provider/lifecycle/lease";
 import type { HostRecord } from "../provider/network/model/items";
 import type { DiscoveredRunner } from "../provider/network/read/survey";
@@ -157,7 +158,7 @@ const withoutSpec = ({ childPool, ...lease }: ExistingLease) => ({
 
 /** In a dry run the pools of networks do not exist yet. */
 const kindOf = async (pool: Ipam, name: string) =>
-  (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
+  (await findSpec(pool, name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
 const sourceOf = ({ identity }: ExistingLease, found: ExportedResource[]): string | undefined =>
   found.find(({ props }) => props.leaseId === identity?.leaseId)?.source;
@@ -213,10 +214,12 @@ function contradictionError(contradicting: ExportedResource[], byUid: Map<string
 
 /** A lease that an earlier run has written has a lease id. */
 async function withKnownLease(pool: Ipam, each: ExportedResource): Promise<ExportedResource> {
-  const lease = await pool.find(buildRequiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
-    if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
-    throw error;
-  });
+  const lease = await pool
+    .find({ pool: buildRequiredLease(each).pool, uid: each.props.uid })
+    .catch((error: unknown) => {
+      if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
+      throw error;
+    });
   return lease ? { ...each, props: { ...each.props, leaseId: lease.leaseId } } : each;
 }
 

@@ -1,4 +1,4 @@
-import type { Observer } from "../provider/ipam/observer";
+import type { Observer } from "../provider/ipam/session";
 import { command, withSettings } from "./command";
 
 /** By package name: this works from sources and from dist/. */

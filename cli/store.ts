@@ -1,6 +1,7 @@
 import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../provider/errors";
 import { checkStore, openEngine, openIpam, placeOf } from "../provider/ipam";
+import { listSpecs } from "../provider/ipam/shorthands";
 import { TABLES } from "../provider/ipam/store/schema";
 import { keyRing, STORED_KEYS, withKeys } from "../provider/ipam/token";
 import { move, reopen, type Site, snapshot } from "../provider/ipam/transfer";
@@ -150,7 +151,7 @@ export const migrateCommand = () =>
         const { rows, closedMs } = await moving.finally(() => source.engine.close());
         const closedSeconds = Math.ceil(closedMs) / 1000;
         const pool = await openIpam(to, settings);
-        const [findings, pools] = [await pool.admin.fsck(), await pool.pools()];
+        const [findings, pools] = [await pool.admin.fsck(), await listSpecs(pool)];
         let leases = 0;
         for (const { name } of pools) leases += (await pool.leases(name)).length;
         await pool.end();

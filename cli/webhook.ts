@@ -1,4 +1,4 @@
-import { createWebhook, listWebhooks, removeWebhook, resumeWebhook, webhookInput } from "../provider/webhooks";
+import { createWebhook, listWebhooks, removeWebhook, resumeWebhook, webhookInput } from "../provider/webhooks/webhooks";
 import { command, parseOptions, withPool } from "./command";
 
 /** `overlayctl webhook`: receivers of events. `overlayctl serve` delivers to them. */

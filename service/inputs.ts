@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { boundsFields } from "../provider/access";
+import { boundsFields } from "../provider/access/caller";
 import {
   availableInput,
   createPoolInput,
@@ -11,7 +11,7 @@ import {
   searchInput,
   validateInput,
 } from "../provider/reservations/inputs";
-import { webhookInput } from "../provider/webhooks";
+import { webhookInput } from "../provider/webhooks/webhooks";
 import { POSITION_FORM, parsePosition } from "./events/position";
 
 /**

@@ -1,6 +1,6 @@
 import type { Logger } from "pino";
 import { isOverlayError } from "../provider/errors";
-import type { Observer } from "../provider/ipam/observer";
+import type { Observer } from "../provider/ipam/session";
 import type { Store } from "../provider/ipam/types";
 import { WebhookDeliveries } from "./events/deliveries";
 import { EventFeed } from "./events/feed";

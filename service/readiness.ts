@@ -1,4 +1,5 @@
 import { OverlayError } from "../provider/errors";
+import { findSpec } from "../provider/ipam/shorthands";
 import type { Ipam } from "../provider/ipam/types";
 import { DEFAULT_SPACE } from "../provider/pool-names";
 import { withTimeout } from "./timeout";
@@ -18,7 +19,7 @@ export function readinessOf(pool: Ipam): () => Promise<void> {
 }
 
 async function readStore(pool: Ipam): Promise<void> {
-  await withStoreTimeout(pool.spec(DEFAULT_SPACE));
+  await withStoreTimeout(findSpec(pool, DEFAULT_SPACE));
 }
 
 /** `STORE_UNAVAILABLE` if the store takes too long to answer. */

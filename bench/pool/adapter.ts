@@ -1,4 +1,5 @@
 import { openIpam } from "../../provider/ipam";
+import { claimOne } from "../../provider/ipam/shorthands";
 
 /**
  * What the measured processes use of the pool, and nothing else. `--against PATH` measures another checkout through the file of this
@@ -29,11 +30,11 @@ export async function openAdapter(url: string): Promise<Adapter> {
     createPool: async () => {
       const extents = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
       const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-      await store.claim({ pool: "space/default", owner: "creator", type: "IPPool", want: extents, childPool });
+      await store.claim([{ pool: "space/default", owner: "creator", type: "IPPool", want: extents, childPool }]);
     },
     offer: (pool, owner) => store.offer({ pool, owner, type, program: "bench", inUp: true }),
     claim: async (pool, owner) => {
-      const { extents, leaseId } = await store.claim({ pool, owner, type, program: "bench" });
+      const { extents, leaseId } = await claimOne(store, { pool, owner, type, program: "bench" });
       return { value: extents[0]!.first.toString(16), release: () => store.release(pool, leaseId) };
     },
     close: () => store.end(),

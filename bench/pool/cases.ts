@@ -55,7 +55,7 @@ export const roomIn = ({ spec: { extents }, leases }: Case): number =>
 /** Creates the pool of a case as users do. */
 export async function openCase(on: Ipam, { spec }: Case): Promise<void> {
   const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
-  await on.claim({ ...request, childPool: spec });
+  await on.claim([{ ...request, childPool: spec }]);
 }
 
 /** Fills it with rows instead of claims, which takes a hundredth of the time. `fsck` finds no fault in them. */

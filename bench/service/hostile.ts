@@ -1,4 +1,4 @@
-import { createAccessToken } from "../../provider/access";
+import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam } from "../../provider/ipam";
 import { hostileBodies } from "../../test/unit/service/hostile-bodies";
 import { ENGINES } from "../engines";

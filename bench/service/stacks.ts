@@ -1,5 +1,5 @@
 import { Lab } from "../../lab/lab";
-import { createAccessToken } from "../../provider/access";
+import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam } from "../../provider/ipam";
 import { type PostgresServer, startPostgres } from "../../test/contract/servers/postgres";
 import { startLabService } from "../../test/e2e/lab-service";

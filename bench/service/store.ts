@@ -1,5 +1,6 @@
-import { createAccessToken } from "../../provider/access";
+import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam } from "../../provider/ipam";
+import { findSpec } from "../../provider/ipam/shorthands";
 import type { PoolSpec } from "../../provider/ipam/types";
 import { deploy } from "../../test/unit/cli/ctl";
 import type { Engine } from "../engines";
@@ -24,7 +25,7 @@ export async function prepareStore(url: string, subnets = LAYOUT): Promise<{ tok
     await deploy(pool, ["node1"], { subnets });
     const input = { name: "bench", scopes: ["reserve" as const, "read" as const] };
     const { text } = await createAccessToken({ pool, createdBy: "bench" }, input);
-    return { token: text, spec: (await pool.spec(POOL))! };
+    return { token: text, spec: (await findSpec(pool, POOL))! };
   } finally {
     await pool.end();
   }

@@ -1,5 +1,6 @@
 import { isOverlayError } from "../../provider/errors";
 import type { Ipam, Lease } from "../../provider/ipam";
+import { claimOne } from "../../provider/ipam/shorthands";
 import { POOL, toGrantedLease } from "./chaos-pool";
 import type { Call, CallResult, Entry, LedgerWriter } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE } from "./model";
@@ -49,7 +50,7 @@ function chooseCall(pool: Ipam, owner: string, { model, former }: OwnerState = {
 
 const claimCall = (pool: Ipam, owner: string): Act => ({
   call: { call: "claim" },
-  act: async () => ({ got: toGrantedLease(await pool.claim({ pool: POOL, owner, type: "IPReservation" })) }),
+  act: async () => ({ got: toGrantedLease(await claimOne(pool, { pool: POOL, owner, type: "IPReservation" })) }),
 });
 
 const useCall = (pool: Ipam, leaseId: string): Act => ({
@@ -64,7 +65,7 @@ const releaseCall = (pool: Ipam, leaseId: string, stale = false): Act => ({
 
 const findCall = (pool: Ipam, owner: string): Act => ({
   call: { call: "find" },
-  act: async () => describeFound(await pool.find(POOL, { owner })),
+  act: async () => describeFound(await pool.find({ pool: POOL, owner })),
 });
 
 const describeFound = (lease: Lease | undefined): CallResult =>

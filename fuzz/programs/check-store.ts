@@ -1,4 +1,5 @@
 import { isOverlayError } from "../../provider/errors";
+import { listSpecs } from "../../provider/ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type Store } from "../../provider/ipam/types";
 import { isSameStack, isStackOwner } from "../../provider/owner";
 
@@ -74,7 +75,7 @@ function ignoreInUse(error: unknown): void {
 
 /** All pools that leases of stacks are in. */
 async function poolNames(pool: Ipam): Promise<string[]> {
-  const opened = (await pool.pools()).map(({ name }) => name);
+  const opened = (await listSpecs(pool)).map(({ name }) => name);
   const ports = opened.map((name) => name.replace(/^pool\//, "space/ports/"));
   return [...new Set([...opened, ...ports, "space/default", "space/lab"])];
 }
@@ -87,7 +88,7 @@ async function poolNames(pool: Ipam): Promise<string[]> {
 async function hasEnded(pool: Ipam, names: Iterable<string>, { id, unfinished }: StateLease): Promise<boolean> {
   if (unfinished === undefined) return false;
   for (const name of names) {
-    const record = await pool.endOf(name, uidOf(id));
+    const record = await pool.find({ pool: name, endedUid: uidOf(id) });
     const { reason, takenBy = "" } = record?.end ?? {};
     if (record && (reason === "handed over" || reason === "reclaimed") && isSameStack(record.owner, takenBy))
       return true;

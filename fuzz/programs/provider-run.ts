@@ -178,8 +178,7 @@ export class ProviderRun {
       get: (target, name) => {
         const member: unknown = Reflect.get(target, name);
         if (typeof member !== "function") return member;
-        const call = (...args: unknown[]) => member.apply(target, args);
-        return name === "versionOf" ? call : (...args: unknown[]) => access(() => call(...args));
+        return (...args: unknown[]) => access(() => member.apply(target, args));
       },
     });
   }

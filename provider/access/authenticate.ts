@@ -1,8 +1,8 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { StoreAdmin } from "../ipam/admin";
 import type { AccessToken } from "../ipam/types";
+import { hasSecret, parseToken } from "./access-tokens";
 import type { Caller } from "./caller";
-import { hasSecret, parseToken } from "./token-text";
 
 /** A revoked token is refused after this time at the latest, also if another process revoked it. Milliseconds. */
 const CACHE_MS = 1000;

@@ -12,8 +12,8 @@ import {
   tenantBlockName,
 } from "../owner";
 import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool, SPACES } from "../pool-names";
-import { isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
+import { isPoolInBounds } from "./caller";
 
 /** `user/NETWORK/` and the container. */
 const CONTAINER_NAME = new RegExp(`^(${USERS}[^/]+/)(.+)$`);

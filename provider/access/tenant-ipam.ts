@@ -1,39 +1,38 @@
 import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { positionOf } from "../ipam/extents";
-import type { SeenEpoch } from "../ipam/identity";
 import type { IpamSettings } from "../ipam/session";
 import type {
   AmendOptions,
-  By,
   Changes,
   Condition,
-  Event,
   EventPage,
+  EventSelector,
   ExistingLease,
   ExpectedToken,
   Extent,
   Grant,
-  ImportOptions,
   ImportResult,
   Ipam,
   Lease,
   LeaseFilter,
+  LeaseSelector,
   OfferRequest,
-  PoolPage,
+  PoolInfo,
+  PoolSelector,
   PoolSpec,
   Request,
   Store,
   StoreIdentity,
-  StoreVersion,
+  StoreInfo,
   Tenant,
 } from "../ipam/types";
 import { isOwnerForAllTenants } from "../owner";
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
-import { isPoolInBounds, showEvents } from "./bounds";
 import type { Caller } from "./caller";
+import { isPoolInBounds, showEvents } from "./caller";
 import { CallerAccess } from "./caller-access";
 
 interface SessionSettings extends Partial<IpamSettings> {
@@ -68,9 +67,6 @@ export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
  * caller, lists leave out what the caller may not see, and other reads of that are refused with `ACCESS_DENIED`.
  */
 class TenantIpam implements Ipam {
-  /** What was committed, by what the caller was shown of it. */
-  readonly #committed = new WeakMap<Lease, Lease>();
-
   constructor(
     /** With the access of the caller. */
     private readonly ipam: Ipam,
@@ -79,49 +75,25 @@ class TenantIpam implements Ipam {
     private readonly sharedRanges: ExistingLease[],
   ) {}
 
-  get whyNoOffers(): string | undefined {
-    return this.ipam.whyNoOffers;
-  }
-
-  get whyNoClaims(): OverlayError | undefined {
-    return this.ipam.whyNoClaims;
+  describe(seen?: StoreIdentity): Promise<StoreInfo> {
+    return this.ipam.describe(seen);
   }
 
   async offer(request: OfferRequest): Promise<Lease> {
     return this.access.show(await this.ipam.offer(this.#bind(request)));
   }
 
-  withdraw(owner: string, program: string, pool: string): Promise<void> {
-    return this.ipam.withdraw(owner, program, pool);
+  withdraw(offer: { pool: string; owner: string; program: string }): Promise<void> {
+    return this.ipam.withdraw(offer);
   }
 
-  async claim(request: Request): Promise<Lease> {
-    return this.#showCommitted(await this.ipam.claim(this.#bind(request)));
-  }
-
-  async claimAll(requests: Request[]): Promise<Lease[]> {
-    const leases = await this.ipam.claimAll(requests.map((request) => this.#bind(request)));
-    return leases.map((lease) => this.#showCommitted(lease));
+  async claim(requests: Request[]): Promise<Lease[]> {
+    const leases = await this.ipam.claim(requests.map((request) => this.#bind(request)));
+    return leases.map((lease) => this.access.show(lease));
   }
 
   async amend(pool: string, leaseId: string, changes: Changes, options?: AmendOptions): Promise<Lease> {
-    return this.#showCommitted(await this.ipam.amend(pool, leaseId, this.#withTenant(changes), options));
-  }
-
-  versionOf(lease: Lease): StoreVersion | undefined {
-    const committed = this.#committed.get(lease);
-    return committed && this.ipam.versionOf(committed);
-  }
-
-  async importLeases(leases: ExistingLease[], { missing = [], ...options }: ImportOptions = {}): Promise<ImportResult> {
-    const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
-    const pools = missing.map(({ childPool, ...lease }) => ({ ...lease, childPool: this.#withTenant(childPool) }));
-    const result = await this.ipam.importLeases([...given.keys()], { ...options, missing: pools });
-    return {
-      added: result.added.map((lease) => this.access.show(lease)),
-      unchanged: result.unchanged.map((lease) => this.access.show(lease)),
-      conflicts: result.conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })),
-    };
+    return this.access.show(await this.ipam.amend(pool, leaseId, this.#withTenant(changes), options));
   }
 
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {
@@ -136,6 +108,16 @@ class TenantIpam implements Ipam {
     return this.ipam.touch(pool, leaseId, options);
   }
 
+  async importLeases(leases: ExistingLease[], options?: { dryRun?: boolean }): Promise<ImportResult> {
+    const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
+    const result = await this.ipam.importLeases([...given.keys()], options);
+    return {
+      added: result.added.map((lease) => this.access.show(lease)),
+      unchanged: result.unchanged.map((lease) => this.access.show(lease)),
+      conflicts: result.conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })),
+    };
+  }
+
   async signTokens(leases: Lease[]): Promise<string[]> {
     for (const lease of leases) this.#mustBeOwn(lease);
     return this.ipam.signTokens(leases);
@@ -147,47 +129,19 @@ class TenantIpam implements Ipam {
     return grant;
   }
 
-  async find(pool: string, by: By): Promise<Lease | undefined> {
-    const scoped = "name" in by ? { name: this.access.scopeName(by.name) } : by;
-    return this.#mustBeVisible(await this.ipam.find(pool, scoped));
-  }
-
-  async endOf(pool: string, uid: string): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.ipam.endOf(pool, uid));
-  }
-
-  /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
-  async holder(name: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.ipam.holder(this.access.scopeName(name)));
-  }
-
-  async findOffer(owner: string, program: string): Promise<Lease | undefined> {
-    return this.#showVisible(await this.ipam.findOffer(owner, program));
-  }
-
-  #showVisible(lease: Lease | undefined): Lease | undefined {
-    return lease && this.access.maySee(lease) ? this.access.show(lease) : undefined;
-  }
-
-  async spec(name: string): Promise<PoolSpec | undefined> {
-    const spec = await this.ipam.spec(name);
-    if (spec && !this.access.maySeePool(spec)) throw this.access.denied(describePool(name));
-    return spec;
-  }
-
-  async usage(pool: string) {
-    await this.spec(pool);
-    return this.ipam.usage(pool);
-  }
-
-  async usages(prefix: string) {
-    const [specs, usages] = [await this.pools(prefix), await this.ipam.usages(prefix)];
-    const names = new Set(specs.map(({ name }) => name));
-    return new Map([...usages].filter(([name]) => names.has(name)));
+  /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. So are offers of others. */
+  async find(selector: LeaseSelector): Promise<Lease | undefined> {
+    const lease = await this.ipam.find(
+      "name" in selector ? { ...selector, name: this.access.scopeName(selector.name) } : selector,
+    );
+    if (!lease) return undefined;
+    if (this.access.maySee(lease)) return this.access.show(lease);
+    if (!("pool" in selector)) return undefined;
+    throw this.access.denied(`a lease in ${describePool(lease.pool)}`);
   }
 
   async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
-    await this.spec(pool);
+    await this.#mustSeePool(pool);
     const { owner, ...page } = options;
     const leases = await fillPage(
       owner === undefined ? page : {},
@@ -198,45 +152,42 @@ class TenantIpam implements Ipam {
     return leases.map((lease) => this.access.show(lease));
   }
 
-  pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
-    return fillPage(
-      options,
-      (page) => this.ipam.pools(prefix, page),
-      (spec) => this.access.maySeePool(spec),
-      ({ name }) => name,
-    );
-  }
-
-  async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
-    await this.spec(pool);
-    return this.ipam.freeExtents(pool, options);
+  async pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
+    if ("endingWith" in selector) return this.#poolsEndingWith(selector.endingWith);
+    if (!("name" in selector))
+      return fillPage(
+        selector,
+        (page) => this.ipam.pools({ ...selector, ...page }),
+        ({ spec }) => this.access.maySeePool(spec),
+        ({ spec }) => spec.name,
+      );
+    const [found] = await this.ipam.pools(selector);
+    if (found && !this.access.maySeePool(found.spec)) throw this.access.denied(describePool(selector.name));
+    return found ? [found] : [];
   }
 
   /** None of the leases is left out: a pool with leases of others cannot end. */
-  async poolsEndingWith(pool: string) {
-    await this.spec(pool);
-    const pools = await this.ipam.poolsEndingWith(pool);
-    for (const { held } of pools) for (const lease of held) this.#mustBeOwn(lease);
+  async #poolsEndingWith(pool: string): Promise<PoolInfo[]> {
+    await this.#mustSeePool(pool);
+    const pools = await this.ipam.pools({ endingWith: pool });
+    for (const { held = [] } of pools) for (const lease of held) this.#mustBeOwn(lease);
     return pools;
   }
 
-  async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {
-    await this.spec(pool);
-    return showEvents(this.caller, await this.ipam.history(pool, options));
+  async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
+    await this.#mustSeePool(pool);
+    return this.ipam.freeExtents(pool, options);
   }
 
   /** Ids of other callers' events are missing in it. */
-  async events(options: { after?: number; limit?: number }): Promise<EventPage> {
-    const { events, last } = await this.ipam.events(options);
+  async events(selector: EventSelector = {}): Promise<EventPage> {
+    if ("pool" in selector) await this.#mustSeePool(selector.pool);
+    const { events, last } = await this.ipam.events(selector);
     return { events: showEvents(this.caller, events), last };
   }
 
-  identity(): Promise<StoreIdentity> {
-    return this.ipam.identity();
-  }
-
-  findSeen(seen: StoreIdentity): Promise<SeenEpoch> {
-    return this.ipam.findSeen(seen);
+  async #mustSeePool(name: string): Promise<void> {
+    await this.pools({ name });
   }
 
   /** The request with the tenant of the caller, whatever it says itself. */
@@ -270,21 +221,9 @@ class TenantIpam implements Ipam {
     );
   }
 
-  #showCommitted(lease: Lease): Lease {
-    const shown = this.access.show(lease);
-    this.#committed.set(shown, lease);
-    return shown;
-  }
-
   #mustBeOwn(lease: Lease): void {
     if (!this.access.mayChange(lease))
       throw this.access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
-  }
-
-  #mustBeVisible(lease: Lease | undefined): Lease | undefined {
-    if (!lease) return undefined;
-    if (!this.access.maySee(lease)) throw this.access.denied(`a lease in ${describePool(lease.pool)}`);
-    return this.access.show(lease);
   }
 }
 

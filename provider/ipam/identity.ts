@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
 import type { Head, Query, Rows } from "./store/store";
-import type { StoreIdentity } from "./types";
+import type { SeenEpoch, StoreIdentity } from "./types";
 
 /**
  * Which store this is, and its version: the number of its commits. A move to another engine copies both. A store whose version is lower than
@@ -14,14 +14,6 @@ export const ANY = "";
 export const COMPLETE = "00000000";
 
 export const epochOf = ({ version }: Pick<StoreIdentity, "version">): Query => ({ of: "epoch", version });
-
-/** The epochs in which the store was seen are read once for all resources of a stack: versions from `first` to `last` are accepted alike. */
-export interface SeenEpoch {
-  first: number;
-  last: number;
-  /** The epoch is accepted because the store was rebuilt since. */
-  recovered: boolean;
-}
 
 /** Rejects with `STORE_LOST` unless the store is the one that was `seen`, with all commits up to then. `epochs`: the answer to `epochOf(seen)`. */
 export function findSeen(

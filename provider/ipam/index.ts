@@ -1,8 +1,8 @@
 import { resolve } from "node:path";
 import { escapeControls, OverlayError } from "../errors";
 import { LocalIpam } from "./ipam";
-import type { Observer } from "./observer";
 import { isServiceUrl } from "./remote/url";
+import type { Observer } from "./session";
 import { Session } from "./session";
 import { openSqlite } from "./store/sqlite";
 import type { Engine } from "./store/store";
@@ -117,12 +117,12 @@ export async function checkStore(url: string, settings: Settings, repair: boolea
 /** The store at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), `memory:` or `https://overlay.example`. */
 export async function openIpam(url: string, settings: Settings): Promise<Store> {
   if (settings.tokenKeys !== undefined) keyRing(settings.tokenKeys); // refuses short ones
-  if (isServiceUrl(url)) return (await import("./remote/index.js")).openRemoteIpam(url, settings);
-  const engine = await openEngine(url, settings);
-  const ipam = new LocalIpam(new Session(engine, { ...settings, place: placeOf(url) }));
-  await ipam.identity().catch(async (error: unknown) => {
-    await engine.close();
+  const store = isServiceUrl(url)
+    ? (await import("./remote/client.js")).openRemoteIpam(url, settings)
+    : new LocalIpam(new Session(await openEngine(url, settings), { ...settings, place: placeOf(url) }));
+  await store.describe().catch(async (error: unknown) => {
+    await store.end();
     throw error;
   });
-  return ipam;
+  return store;
 }

@@ -6,9 +6,9 @@ import { SPACES } from "../pool-names";
 import { programOf } from "./decide/offers";
 import { touches } from "./decide/rows";
 import { cannotReplaceError, notDeletedError, portConflictError, takenError } from "./errors";
-import type { SeenEpoch } from "./identity";
 import type { Ipam } from "./interface";
 import { PlannedPorts } from "./planned-ports";
+import { claimOne, findSpec } from "./shorthands";
 import {
   type AmendOptions,
   type Changes,
@@ -20,7 +20,9 @@ import {
   type PoolSpec,
   type Replacement,
   type Request,
+  type SeenEpoch,
   type StoreIdentity,
+  type StoreInfo,
 } from "./types";
 
 export interface RunSettings {
@@ -72,15 +74,20 @@ export class RunPlan {
   /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & SeenEpoch)[] = [];
   #program: string | undefined;
+  #store: Promise<StoreInfo> | undefined;
 
   constructor(
     readonly ipam: Ipam,
     private readonly settings: RunSettings = {},
   ) {}
 
-  /** At the start of an up: rejects if this user may only preview. */
-  mustAllowClaims(): void {
-    if (this.ipam.whyNoClaims) throw this.ipam.whyNoClaims;
+  /** The store as this run has found it first: its id, and what the user may not do there, stay the same. */
+  describeStore(): Promise<StoreInfo> {
+    this.#store ??= this.ipam.describe().catch((error: unknown) => {
+      this.#store = undefined;
+      throw error;
+    });
+    return this.#store;
   }
 
   async offer(
@@ -132,13 +139,13 @@ export class RunPlan {
 
   async #refuseWaiting(lease: Lease, uid: string): Promise<void> {
     await this.withdrawOffer(lease);
-    const [spec, holder] = [await this.ipam.spec(lease.pool), await this.ipam.find(lease.pool, { uid })];
+    const [spec, holder] = [await findSpec(this.ipam, lease.pool), await this.ipam.find({ pool: lease.pool, uid })];
     if (spec && holder) throw takenError(spec, lease.extents[0]!, holder, lease.owner);
   }
 
   /** After a preview that could show no value: what the program was shown before is no promise any more. */
   withdrawOffer(request: Pick<Request, "owner" | "pool" | "want" | "program">): Promise<void> {
-    return this.ipam.withdraw(request.owner, programOf(request as Request), request.pool);
+    return this.ipam.withdraw({ pool: request.pool, owner: request.owner, program: programOf(request as Request) });
   }
 
   /** With a child pool that follows from the values, these are chosen first. */
@@ -154,7 +161,7 @@ export class RunPlan {
     const mayEnd: string[] = [];
     for (;;) {
       try {
-        const lease = await this.ipam.claim({ ...request, ...this.#inRun(request), mayEnd });
+        const lease = await claimOne(this.ipam, { ...request, ...this.#inRun(request), mayEnd });
         this.#notePlan(request, lease.extents);
         this.#data.set(lease.uid, request.data);
         this.#claimed.add(lease.leaseId);
@@ -173,13 +180,9 @@ export class RunPlan {
     }
   }
 
-  claimAll(requests: Request[]): Promise<Lease[]> {
-    return this.ipam.claimAll(requests);
-  }
-
   async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
     if (changes.deleting) this.#deleting.add(leaseId.split(".")[0]!);
-    const lease = options.dryRun && changes.ports?.length ? await this.ipam.find(pool, { leaseId }) : undefined;
+    const lease = options.dryRun && changes.ports?.length ? await this.ipam.find({ pool, leaseId }) : undefined;
     if (lease) await this.#refusePlannedPorts(lease, changes);
     return this.ipam.amend(pool, leaseId, changes, options);
   }
@@ -203,7 +206,7 @@ export class RunPlan {
     await this.#refuseKeptIn(lease);
     await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiting = this.#waiting.get(lease.uid);
-    const spec = waiting && (await this.ipam.spec(lease.pool));
+    const spec = waiting && (await findSpec(this.ipam, lease.pool));
     if (!spec) return;
     await this.withdrawOffer({ ...waiting, ...(this.#program !== undefined && { program: this.#program }) });
     throw takenError(spec, lease.extents[0]!, waiting, lease.owner);
@@ -253,7 +256,7 @@ export class RunPlan {
     const deadline = Date.now() + LONGEST_DELETE_MS;
     for (const { pool, uid } of [...this.#ending.values()].filter((lease) => lease.owner === owner)) {
       for (;;) {
-        const lease = await this.ipam.find(pool, { uid });
+        const lease = await this.ipam.find({ pool, uid });
         if (!lease || !isCommitted(lease)) break;
         if (Date.now() > deadline) throw notDeletedError(lease);
         await sleep(100);
@@ -272,8 +275,8 @@ export class RunPlan {
   }
 
   async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
-    const pools = await this.ipam.poolsEndingWith(replacement.pool);
-    for (const { spec, held } of pools) {
+    const pools = await this.ipam.pools({ endingWith: replacement.pool });
+    for (const { spec, held = [] } of pools) {
       const rest = held.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
       if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
     }
@@ -282,7 +285,7 @@ export class RunPlan {
 
   async #refuseKeptIn(lease: Lease): Promise<void> {
     const replacement = this.#replaced.get(lease.pool);
-    const spec = replacement && (await this.ipam.spec(lease.pool));
+    const spec = replacement && (await findSpec(this.ipam, lease.pool));
     if (spec) throw cannotReplaceError(replacement, spec, [lease]);
   }
 
@@ -301,9 +304,9 @@ export class RunPlan {
         id === seen.id && epoch === seen.epoch && first <= seen.version && seen.version <= last,
     );
     if (known) return known;
-    const found = await this.ipam.findSeen(seen);
-    this.#included.push({ ...seen, ...found });
-    return found;
+    const { seen: epoch } = await this.ipam.describe(seen);
+    this.#included.push({ ...seen, ...epoch! });
+    return epoch!;
   }
 
   // Swaps
@@ -356,7 +359,7 @@ export class RunPlan {
     { ports = [], takes, formerOwner }: Pick<Request, "ports" | "takes" | "formerOwner">,
   ): Promise<void> {
     const conflict = takes ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
-    const spec = conflict && (await this.ipam.spec(lease.pool));
+    const spec = conflict && (await findSpec(this.ipam, lease.pool));
     if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
   }
 }

@@ -2,11 +2,24 @@ import { randomUUID } from "node:crypto";
 import type { State, Terms } from "./decide/state";
 import { epochOf, findSeen } from "./identity";
 import { mustBeOpen } from "./move";
-import type { Observer } from "./observer";
 import { Queue } from "./queue";
 import type { Commit, Engine, Head, Query, Rows } from "./store/store";
 import { type Check, type Guard, view, type Work } from "./store/transact";
-import type { StoreIdentity } from "./types";
+import type { LoggedEvent, StoreIdentity } from "./types";
+
+/** What metrics count in a process that serves a pool. */
+export interface Observer {
+  /** After each commit: the changes that it has made. */
+  committed?(events: LoggedEvent[]): void;
+  /** A claim in this pool has failed. */
+  claimFailed?(pool: string, error: unknown): void;
+  /** An operation has failed: the rules have refused it, or the store has failed. */
+  operationFailed?(error: unknown): void;
+  /** After each transaction of the store, which may serve many operations. */
+  transaction?(kind: "read" | "write", seconds: number): void;
+  /** A transaction is tried again, because another process was first or has a lock. */
+  conflict?(): void;
+}
 
 export interface IpamSettings {
   /** Lifetime of an offer, in seconds. */

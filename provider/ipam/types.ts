@@ -138,6 +138,8 @@ export interface Lease extends Omit<Details, "childPool"> {
   deletingSince?: number;
   /** How it ended. */
   end?: LeaseEnd;
+  /** Of the commit that has claimed or changed it, where that returns it; not stored. */
+  version?: StoreVersion;
   /** Warnings for the user; not stored. */
   warnings?: string[];
 }
@@ -191,8 +193,19 @@ export interface AmendOptions {
   onlyIf?: Condition;
 }
 
-/** How a lease is looked up; `name` is one of its names. */
+/** How a lease of a pool is looked up; `name` is one of its names. */
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
+
+/** Which lease is read. */
+export type LeaseSelector =
+  /** A lease before an offer. */
+  | ({ pool: string } & By)
+  /** How the lease with this uid ended, if it did within the last thirty days. */
+  | { pool: string; endedUid: string }
+  /** The lease or the offer that has this name, in any pool. */
+  | { name: string }
+  /** What this program was shown for the owner, in any pool; also if that has expired. */
+  | { owner: string; program: string };
 
 /** A lease that exists outside the store and must be imported. */
 export interface ExistingLease
@@ -203,16 +216,6 @@ export interface ExistingLease
   identity?: Pick<Lease, "uid" | "leaseId">;
   /** `used`: even if `usedBy` is unknown. */
   state?: "used";
-}
-
-/** A child pool that an import needs, and its lease. */
-export interface MissingPool extends Pick<Lease, "pool" | "leaseId"> {
-  childPool: PoolSpec;
-}
-
-export interface ImportOptions {
-  missing?: MissingPool[];
-  dryRun?: boolean;
 }
 
 export interface ImportResult {
@@ -365,6 +368,24 @@ export interface StoreIdentity extends StoreVersion {
   id: string;
 }
 
+/** The epochs in which the store was seen are read once for all resources of a stack: versions from `first` to `last` are accepted alike. */
+export interface SeenEpoch {
+  first: number;
+  last: number;
+  /** The epoch is accepted because the store was rebuilt since. */
+  recovered: boolean;
+}
+
+/** A store for one user. */
+export interface StoreInfo extends StoreIdentity {
+  /** Why a preview can show no new values; absent when it can. */
+  whyNoOffers?: string;
+  /** Why this user may not change leases; absent if it may. */
+  whyNoClaims?: OverlayError;
+  /** The epoch of the version that was seen. */
+  seen?: SeenEpoch;
+}
+
 export interface OfferOptions {
   /** This run is an up, which stops at a broken promise. Default: a preview, which warns. */
   inUp?: boolean;
@@ -399,4 +420,30 @@ export interface PoolPage {
   limit?: number;
 }
 
-export type { Ipam, Queries, Store } from "./interface";
+/** Pools whose name begins with `prefix`; default: all. */
+export interface PoolList extends PoolPage {
+  prefix?: string;
+  withUsage?: boolean;
+}
+
+/** Which pools are read. */
+export type PoolSelector =
+  | { name: string; withUsage?: boolean }
+  | PoolList
+  /** A pool and the child pools of its leases, which end with it, and the leases in each. */
+  | { endingWith: string };
+
+export interface PoolInfo {
+  spec: PoolSpec;
+  usage?: Usage;
+  held?: Lease[];
+}
+
+/** Which events are read. */
+export type EventSelector =
+  /** Those of a pool, from this time on. */
+  | { pool: string; since?: number; limit?: number }
+  /** Those of all pools after the event with this id; without `after` none, only the id of the newest one. */
+  | { after?: number; limit?: number };
+
+export type { Ipam, Store } from "./interface";

@@ -1,6 +1,7 @@
 import { isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import type { RunPlan } from "../ipam/run-plan";
+import { findSpec, findUsage } from "../ipam/shorthands";
 import { type Extent, isCommitted, type Lease } from "../ipam/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
@@ -59,7 +60,7 @@ async function planReplacement(
   if (!def.childPool || !hasKnownValues(def, olds)) return;
   const pool = await openPool();
   const before = String(olds.owner);
-  const lease = await pool.ipam.find(def.request(olds, before).pool, { owner: before });
+  const lease = await pool.ipam.find({ pool: def.request(olds, before).pool, owner: before });
   const { name } = def.childPool(olds, def.extentsFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
   const { want = def.extentsFromProps(olds) } = def.request(inputs, before);
@@ -87,12 +88,12 @@ async function findKeepable(
     const pool = await deps.pool();
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
-    const lease = await pool.ipam.find(name, { owner });
+    const lease = await pool.ipam.find({ pool: name, owner });
     if (lease && isCommitted(lease)) {
       return pool.isEnding(lease) ? undefined : { lease }; // Renamed: Pulumi deletes it with its pool, under its old name.
     }
     if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return undefined;
-    const holder = await pool.ipam.find(name, { value: kept[0]!.first });
+    const holder = await pool.ipam.find({ pool: name, value: kept[0]!.first });
     return !holder || !isCommitted(holder) || holder.owner === owner ? {} : undefined;
   } catch (error) {
     if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return {};
@@ -144,7 +145,7 @@ async function offerLease(
 
 async function isReplacedInRun(def: Definition, pool: RunPlan, name: string, inputs: Values): Promise<boolean> {
   if (pool.isReplaced(name)) return true;
-  const stored = def.sourcePool?.isReplacedInRun && (await pool.ipam.spec(name));
+  const stored = def.sourcePool?.isReplacedInRun && (await findSpec(pool.ipam, name));
   return stored ? def.sourcePool!.isReplacedInRun!(inputs, stored) : false;
 }
 
@@ -184,7 +185,7 @@ async function canChange(
   mayMove: boolean,
 ): Promise<boolean> {
   const owner = String(olds.owner);
-  const lease = await pool.ipam.find(def.request(olds, owner).pool, { owner });
+  const lease = await pool.ipam.find({ pool: def.request(olds, owner).pool, owner });
   try {
     if (lease && lease.state !== "offered")
       await pool.amend(lease.pool, lease.leaseId, diffLease(def, olds, props, lease), { dryRun: true });
@@ -203,7 +204,7 @@ async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, e
   const spec = def.childPool?.(inputs, extents);
   if (spec?.warnAtPercent === undefined) return;
   try {
-    const usage = await (await deps.pool()).ipam.usage(spec.name);
+    const usage = await findUsage((await deps.pool()).ipam, spec.name);
     if (usage?.warning) deps.warn(usage.warning);
   } catch (error) {
     if (!isOverlayError(error, "STORE_UNAVAILABLE")) throw error;
@@ -235,7 +236,7 @@ export const unknownValues = (def: Definition): Values =>
 
 /** Whether this preview may not write offers: then the values of a new resource are not shown. */
 export async function cannotOffer(deps: Dependencies, { dryRun }: Caller): Promise<boolean> {
-  const reason = dryRun ? (await deps.pool()).ipam.whyNoOffers : undefined;
+  const reason = dryRun ? (await (await deps.pool()).describeStore()).whyNoOffers : undefined;
   if (reason) deps.warn(`Values of new resources are not shown in this preview: ${reason}.`);
   return reason !== undefined;
 }

@@ -2,6 +2,7 @@ import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
+import { findSpec } from "../ipam/shorthands";
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
@@ -75,8 +76,10 @@ async function checkKeys(def: Definition, { fleet }: Dependencies, inputs: Value
 
 /** An up of a user that may only preview stops before anything is changed. A store that does not answer is reported where it is needed. */
 async function mustAllowUp({ pool }: Dependencies): Promise<void> {
-  const opened = await pool().catch(() => undefined);
-  opened?.mustAllowClaims();
+  const store = await pool()
+    .then((opened) => opened.describeStore())
+    .catch(() => undefined);
+  if (store?.whyNoClaims) throw store.whyNoClaims;
 }
 
 /** Errors of the pool contain the value of an input, so for a secret input only the code is shown. */
@@ -121,7 +124,7 @@ const withTenant = (def: Definition, { tenant }: Dependencies, news: Values, giv
 
 /** The name defaults to that of the resource at its first create; it is kept when the resource is renamed (aliases) and created again. */
 async function restoreName(def: Definition, deps: Dependencies, { owner }: Caller, inputs: Values): Promise<void> {
-  const lease = await (await deps.pool()).ipam.find(def.request(inputs, owner).pool, { owner });
+  const lease = await (await deps.pool()).ipam.find({ pool: def.request(inputs, owner).pool, owner });
   const name = lease && lease.state !== "offered" ? readLeaseData(lease).name : undefined;
   if (typeof name === "string") inputs[def.nameInput!] = name;
 }
@@ -147,7 +150,7 @@ async function readNamedSettings(
 ): Promise<unknown> {
   const pool = await deps.pool();
   for (const reference of references) {
-    const spec = await pool.ipam.spec(reference.pool(name));
+    const spec = await findSpec(pool.ipam, reference.pool(name));
     if (spec) return parseSettings(reference.stored, spec);
   }
   throw new OverlayError(

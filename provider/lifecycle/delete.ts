@@ -2,6 +2,7 @@ import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import type { RunPlan } from "../ipam/run-plan";
+import { listSpecs } from "../ipam/shorthands";
 import { type Changes, isCommitted, type Lease } from "../ipam/types";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Definition, targetsOf } from "../resource";
@@ -101,7 +102,7 @@ async function removeAllItems(
 async function releaseOwned(pool: RunPlan, owned: OwnedLease): Promise<void> {
   const { pool: name, leaseId } = owned;
   if (await pool.release(name, leaseId, ifOwned(owned))) return;
-  if (await pool.ipam.find(name, { leaseId })) throw overtakenError(name, leaseId);
+  if (await pool.ipam.find({ pool: name, leaseId })) throw overtakenError(name, leaseId);
 }
 
 /**
@@ -116,10 +117,10 @@ export async function deleteWithoutLease(
 ): Promise<void> {
   const targets = targetsOf(def, props);
   // A pool that no longer exists must not block the delete, but an empty store must.
-  const isEmpty = (await pool.ipam.pools()).length === 0;
+  const isEmpty = (await listSpecs(pool.ipam)).length === 0;
   if (isEmpty) await rejectLostStore(def, pool, props);
   const owned = await leaseInState(def, pool, props);
-  const later = await pool.ipam.find(owned.pool, { uid: owned.uid });
+  const later = await pool.ipam.find({ pool: owned.pool, uid: owned.uid });
   if (later && isCommitted(later) && !pool.wasClaimedInRun(later)) deps.warn(takenOverWarning(def, later));
   if (later || targets.length === 0) return;
   const rejectIfRecreated = async (): Promise<void> => {

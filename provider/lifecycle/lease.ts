@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
+import { findSpec } from "../ipam/shorthands";
 import {
   type Changes,
   type Condition,
@@ -37,7 +38,7 @@ export const buildLeaseData = (def: Definition, inputs: Values, run: string, cle
 export const readLeaseData = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
 
 export const findLeaseInState = (def: Definition, pool: RunPlan, props: Values): Promise<Lease | undefined> =>
-  pool.ipam.find(buildRequest(def, pickInputs(def, props)).pool, { leaseId: String(props.leaseId) });
+  pool.ipam.find({ pool: buildRequest(def, pickInputs(def, props)).pool, leaseId: String(props.leaseId) });
 
 /** The lease as the state has it, whether or not the pool still has it. */
 export async function leaseInState(def: Definition, pool: RunPlan, props: Values): Promise<Omit<OwnedLease, "run">> {
@@ -106,12 +107,12 @@ export async function takeOverLease(
   const data = buildLeaseData(def, inputs, run, clean);
   const lease = await amendOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data });
   const store = await readStoreId(pool);
-  return { ...lease, run, store, stamp: makeStamp(pool, store, lease) };
+  return { ...lease, run, store, stamp: makeStamp(store, lease) };
 }
 
 /** Called before each write to a host, because a provider process can outlive its run. */
 export async function fence(pool: RunPlan, { pool: name, leaseId, run }: OwnedLease): Promise<void> {
-  const lease = await pool.ipam.find(name, { leaseId });
+  const lease = await pool.ipam.find({ pool: name, leaseId });
   if (lease && readLeaseData(lease).run === run) return;
   throw overtakenError(name, leaseId);
 }
@@ -121,7 +122,7 @@ export const isLeaseGone = async (
   pool: RunPlan,
   { pool: name }: Pick<OwnedLease, "pool">,
   uid: string,
-): Promise<boolean> => (await pool.ipam.find(name, { uid })) === undefined;
+): Promise<boolean> => (await pool.ipam.find({ pool: name, uid })) === undefined;
 
 type OwnedLeaseId = Pick<OwnedLease, "pool" | "leaseId"> & { run: Json | undefined };
 
@@ -145,14 +146,13 @@ export const overtakenError = (pool: string, leaseId: string): OverlayError =>
   );
 
 /** Records on hosts have this id. Those of another store are never changed. */
-export const readStoreId = async (pool: RunPlan): Promise<string> => (await pool.ipam.identity()).id;
+export const readStoreId = async (pool: RunPlan): Promise<string> => (await pool.describeStore()).id;
 
 /**
  * The state of each resource has the id of its store, and the version of the commit that changed it last. A store with another id, or
  * without that version, lacks leases of the stack: it is another store, or an older backup.
  */
-export function makeStamp(pool: RunPlan, storeId: string, lease: Lease): Values {
-  const commit = pool.ipam.versionOf(lease);
+export function makeStamp(storeId: string, { version: commit }: Lease): Values {
   return { storeId, ...(commit && { storeVersion: `${commit.version}-${commit.epoch}` }) };
 }
 
@@ -176,7 +176,7 @@ export async function rejectLostStore(def: Definition, pool: RunPlan, olds: Valu
   if (parseStamp(olds)) throw notRecoveredError(def, olds, from);
   // An address space always exists; a resource in it has opened a pool.
   const name = from.startsWith(SPACES) ? def.childPool!(olds, def.extentsFromProps(olds)).name : from;
-  if (await pool.ipam.spec(name)) return;
+  if (await findSpec(pool.ipam, name)) return;
   throw new OverlayError(
     "STORE_LOST",
     `${def.type} ${def.id(olds)} is in Pulumi's state, but the store does not have ${describePool(name)}. Nothing is given out.`,
@@ -192,8 +192,8 @@ async function hasEnded(pool: RunPlan, poolName: string, props: Values): Promise
   const stamp = parseStamp(props);
   if (!stamp) return false;
   const { recovered } = await pool.mustInclude(stamp);
-  if (!recovered || (await pool.ipam.endOf(poolName, String(props.uid)))) return true;
-  return (await pool.ipam.find(poolName, { owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
+  if (!recovered || (await pool.ipam.find({ pool: poolName, endedUid: String(props.uid) }))) return true;
+  return (await pool.ipam.find({ pool: poolName, owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
 }
 
 const notRecoveredError = (def: Definition, olds: Values, pool: string): OverlayError =>

@@ -133,10 +133,10 @@ export class Lifecycle {
     await def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner, tenantDefaults: deps.tenantDefaults });
     const targets = targetsOf(def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.
-    const earlier = targets.length > 0 ? await pool.ipam.find(request.pool, { owner }) : undefined;
+    const earlier = targets.length > 0 ? await pool.ipam.find({ pool: request.pool, owner }) : undefined;
     const lease = await pool.claim(request);
     const store = await readStoreId(pool);
-    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(pool, store, lease) };
+    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(store, lease) };
     const before = earlier && isCommitted(earlier) ? targets : [];
     const id = def.id(inputs);
     return { id, props: await this.#applyToHosts(pool, id, props, { ...lease, run, store }, before) };
@@ -173,7 +173,7 @@ export class Lifecycle {
     await rejectOlderStore(pool, olds);
     const { pool: name } = buildRequest(def, news);
     const leaseId = String(olds.leaseId);
-    const lease = await pool.ipam.find(name, { leaseId });
+    const lease = await pool.ipam.find({ pool: name, leaseId });
     if (!lease) throw overtakenError(name, leaseId);
     const clean = readCleanHosts(lease);
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
@@ -270,8 +270,9 @@ export class Lifecycle {
   async #hasRoom(news: Values): Promise<boolean> {
     const pool = await this.deps.pool();
     const { pool: name } = buildRequest(this.def, news);
-    const [spec, usage] = [await pool.ipam.spec(name), await pool.ipam.usage(name)];
-    if (!spec || !usage) return true;
+    const [found] = await pool.ipam.pools({ name, withUsage: true });
+    if (!found?.usage) return true;
+    const { spec, usage } = found;
     return isWithinQuota(pool.plannedSpec(spec), usage.offered + usage.reserved + usage.used, usage.held);
   }
 
@@ -308,7 +309,7 @@ const linesOf = (drift: unknown): string[] => (Array.isArray(drift) ? drift.map(
 
 /** Whether the owner has a newer lease: then this one is of a resource that was replaced. */
 async function hasSuccessor(pool: RunPlan, { pool: name, owner, uid }: Lease): Promise<boolean> {
-  const newest = await pool.ipam.find(name, { owner });
+  const newest = await pool.ipam.find({ pool: name, owner });
   return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
 }
 

@@ -2,6 +2,7 @@ import { z } from "zod";
 import { formatIp } from "../addressing/ip";
 import { isOverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
+import { listSpecs } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease } from "../ipam/types";
 import type { OwnerKey } from "../network/model/record";
 import { isForgotten } from "../owner";
@@ -33,7 +34,7 @@ export async function findOwnersOn(ipam: Ipam, connection: Connection): Promise<
       else if (!isHere(network)) places.add(`${name}/${runner.runner}`);
     }
   }
-  const pools = places.size > 0 ? (await ipam.pools()).filter(({ name }) => name.startsWith(IP_POOLS)) : [];
+  const pools = places.size > 0 ? (await listSpecs(ipam)).filter(({ name }) => name.startsWith(IP_POOLS)) : [];
   for (const lease of (await Promise.all(pools.map(({ name }) => leasesIn(name)))).flat())
     if (places.has(carrier.parse(lease.data)))
       owners.push({ network: formatIp(lease.extents[0]!.first), uid: lease.uid });

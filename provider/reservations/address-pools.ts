@@ -1,5 +1,6 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { findSpec, listSpecs } from "../ipam/shorthands";
 import type { Extent, Ipam, PoolSpec, Request } from "../ipam/types";
 import {
   capitalize,
@@ -14,7 +15,7 @@ import {
 } from "../pool-names";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { PoolChoice, PoolPageInput } from "./inputs";
-import { findRunner, findRunnerAt, findRunnerNamed, openAddressPool, type Runner } from "./runners";
+import { findRunner, findRunnerAt, findRunnerNamed, type Runner } from "./runners";
 
 /** A pool that gives out addresses or ports: a runner's subnet, an IPPool, or the block of a tenant. */
 export interface AddressPool {
@@ -52,7 +53,7 @@ async function findPoolByName(context: Context, name: string): Promise<AddressPo
   const { pool } = context;
   const runner = runnerOfPool(name);
   if (runner) return addressPoolOf(await findRunner(pool, runner.network, runner.runner));
-  const spec = await findSpec(pool, name);
+  const spec = await findByShortName(pool, name);
   if (spec) refuseOtherTenant(spec, context);
   if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
   const { specs } = await findSpecPage(context, { limit: MOST_NAMES + 1 }, givesAddresses);
@@ -66,8 +67,8 @@ async function findPoolByName(context: Context, name: string): Promise<AddressPo
 }
 
 /** By the whole name, or that of an IPPool without its prefix. */
-export const findSpec = async (pool: Ipam, name: string): Promise<PoolSpec | undefined> =>
-  (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
+export const findByShortName = async (pool: Ipam, name: string): Promise<PoolSpec | undefined> =>
+  (await findSpec(pool, poolNamed(name))) ?? (await findSpec(pool, name));
 
 /** Networks give out runner ids, and address spaces give out ranges. */
 export const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
@@ -87,7 +88,11 @@ export async function findSpecPage(
 ): Promise<SpecPage> {
   const specs: PoolSpec[] = [];
   for (let last = after; ; ) {
-    const found = await context.pool.pools(prefix, { limit: limit + 1, ...(last !== undefined && { after: last }) });
+    const found = await listSpecs(context.pool, {
+      prefix,
+      limit: limit + 1,
+      ...(last !== undefined && { after: last }),
+    });
     specs.push(...found.filter((spec) => isVisible(spec, context) && isAsked(spec)));
     if (specs.length > limit) return { specs: specs.slice(0, limit), next: specs[limit - 1]!.name };
     if (found.length <= limit) return { specs };
@@ -97,7 +102,7 @@ export async function findSpecPage(
 
 /** All open pools that give out addresses or ports, and that the caller may see. */
 export const addressPools = async (context: Context, prefix = ""): Promise<PoolSpec[]> =>
-  (await context.pool.pools(prefix)).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
+  (await listSpecs(context.pool, { prefix })).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
 
 export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
   extents.some((extent) => overlaps(extent, singleValue(value)));
@@ -106,12 +111,12 @@ export const singleValue = (value: bigint): Extent => ({ first: value, last: val
 
 /** The pools that can give out this address, without those where it is in the block of a child pool; also those of other tenants. */
 export async function findPoolsOf(pool: Ipam, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
-  const runner = await findRunnerAt(pool, await pool.pools(NETWORKS), ip);
+  const runner = await findRunnerAt(pool, await listSpecs(pool, { prefix: NETWORKS }), ip);
   if (typeof runner === "object") return { places: [addressPoolOf(runner)], reason: "" };
   const places: AddressPool[] = [];
   for (const spec of await addressPools({ pool }, IP_POOLS)) {
     if (spec.kind !== "address" || !hasInRange(spec, ip)) continue;
-    const lease = await pool.find(spec.name, { value: ip });
+    const lease = await pool.find({ pool: spec.name, value: ip });
     if (lease?.childPool === undefined) places.push({ pool: spec.name, spec });
   }
   return { places, reason: runner ?? "it is in no network and no pool of this store" };
@@ -173,13 +178,9 @@ export function requestedValue(
   return port === undefined ? ip : BigInt(port);
 }
 
-export async function openRunnerPool(pool: Ipam, { runner }: AddressPool): Promise<void> {
-  if (runner) await openAddressPool(pool, runner);
-}
-
 /** A pool of any kind by its name, if it is not one of another tenant. */
 export async function requirePool(context: Context, name: string): Promise<PoolSpec> {
-  const spec = await findSpec(context.pool, name);
+  const spec = await findByShortName(context.pool, name);
   if (spec) {
     refuseOtherTenant(spec, context);
     return spec;

@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { claimOne } from "../ipam/shorthands";
 import type { Lease, Request, Tenant } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { IP_POOLS } from "../pool-names";
@@ -9,8 +10,7 @@ import type { Context } from "./context";
 import type { AllocateInput, AllocationInput } from "./inputs";
 import { RESERVATION } from "./leases";
 import { releaseOrReturn } from "./release";
-import { chooseTenant } from "./service-pools";
-import { openTenantPool, requireTenant } from "./tenant-pools";
+import { chooseTenant, openTenantPool, requireTenant } from "./service-pools";
 
 /**
  * Addresses of services, held until they are released. A service is known by its uid, and has one address in a pool. In the tenant's own pool of
@@ -33,7 +33,7 @@ export async function allocate(context: Context, input: AllocateInput): Promise<
     ...(labels && { labels }),
     ...(tenant && { tenant }),
   };
-  return context.pool.claim(request).catch(throwExplained());
+  return claimOne(context.pool, request).catch(throwExplained());
 }
 
 interface AllocationPlace {
@@ -66,13 +66,13 @@ export async function findAllocations(context: Context, input: AllocationInput):
   const given = chooseTenant(context, input.tenant);
   if (pool === undefined && type !== undefined) {
     const tenant = requireTenant(context, input.tenant);
-    const lease = await context.pool.holder(tenantLeaseName(tenant, type, ownerOfService(uid, tenant)));
+    const lease = await context.pool.find({ name: tenantLeaseName(tenant, type, ownerOfService(uid, tenant)) });
     return lease ? [lease] : [];
   }
   const specs =
     pool === undefined ? await addressPools(context, IP_POOLS) : [(await requireNamedPool(context, { pool })).spec];
   const leases = await Promise.all(
-    specs.map(({ name, tenant }) => context.pool.find(name, { owner: ownerOfService(uid, tenant ?? given) })),
+    specs.map(({ name, tenant }) => context.pool.find({ pool: name, owner: ownerOfService(uid, tenant ?? given) })),
   );
   return leases.filter((lease) => lease !== undefined);
 }

@@ -1,5 +1,6 @@
 import { formatIp } from "../addressing/ip";
 import { isOverlayError, OverlayError } from "../errors";
+import { findUsage } from "../ipam/shorthands";
 import type { Ipam, Lease, Request, Usage } from "../ipam/types";
 import { type Candidate, findCandidates, noRunnerError, type Placement, pickRunner } from "../resources/placement";
 import { userLeaseName } from "../resources/runner-subnet";
@@ -36,7 +37,7 @@ export async function claimOnAnyRunner(
     const places = distribute(placement, candidates, count, room);
     if (places.length < count) throw noRoomError(network, places.length, count);
     try {
-      return await pool.claimAll(places.map(toRequest));
+      return await pool.claim(places.map(toRequest));
     } catch (error) {
       if (!isOverlayError(error, "POOL_EXHAUSTED") || attempt > candidates.length + SPARE_ATTEMPTS) throw error;
     }
@@ -50,7 +51,7 @@ const SPARE_ATTEMPTS = 10;
 async function readCandidates(pool: Ipam, { network, ip, by }: AnyRunnerRequest): Promise<PlacedCandidate[]> {
   const runners = new Map((await listRunners(pool, network)).map((runner) => [runner.pool, runner]));
   const request = { network, ip: ip === undefined ? undefined : formatIp(ip) };
-  const held = by === undefined ? undefined : await pool.holder(userLeaseName(network, by));
+  const held = by === undefined ? undefined : await pool.find({ name: userLeaseName(network, by) });
   const found = (await findCandidates(pool, request)).flatMap((candidate) => {
     const runner = runners.get(candidate.spec.name);
     const mayBe = runner && (held === undefined || held.pool === runner.pool);
@@ -101,7 +102,7 @@ async function limitRoom(pool: Ipam, places: AddressPool[], room: Map<string, nu
 
 /** Up to `most` addresses of the family that has the fewest. Quarantined ones count: a full pool gives them out. */
 async function countRoom(pool: Ipam, { pool: name, runner }: AddressPool, most: number): Promise<number> {
-  const quarantined = (await pool.usage(name))?.quarantined ?? 0;
+  const quarantined = (await findUsage(pool, name))?.quarantined ?? 0;
   let least = most;
   for (const { extent: within } of runner!.layouts) {
     const free = await pool.freeExtents(name, { within, limit: most });

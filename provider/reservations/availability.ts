@@ -1,5 +1,6 @@
 import { exactNumber, parseRange } from "../addressing/ip";
 import { isBoundary } from "../ipam/extents";
+import { findSpec, findUsage } from "../ipam/shorthands";
 import type { Extent, PoolSpec } from "../ipam/types";
 import { addressPool, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
@@ -37,7 +38,7 @@ export async function availableAddresses(context: Context, input: AvailableInput
   const found: Availability[] = [];
   const { specs, next } = await findSpecs(context, input);
   for (const spec of specs) {
-    const usage = await context.pool.usage(spec.name);
+    const usage = await findUsage(context.pool, spec.name);
     if (!usage) continue; // deleted meanwhile
     const { capacity, held } = countRoom(spec, usage);
     found.push({
@@ -61,7 +62,7 @@ async function findSpecs(context: Context, input: AvailableInput): Promise<SpecP
   }
   const place = await findNamedPool(context, input);
   if (!place) return findSpecPage(context, page, givesAddresses);
-  return { specs: [(await context.pool.spec(place.pool)) ?? place.spec] };
+  return { specs: [(await findSpec(context.pool, place.pool)) ?? place.spec] };
 }
 
 /** Reads as many free extents as there are addresses to list at most: a subnet may have 2^64. */

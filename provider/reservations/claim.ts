@@ -1,6 +1,7 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { claimOne } from "../ipam/shorthands";
 import type { Json, Lease, Request } from "../ipam/types";
-import { type AddressPool, openRunnerPool, requestedChoice } from "./address-pools";
+import { type AddressPool, requestedChoice } from "./address-pools";
 import type { Context } from "./context";
 import { ownerFor, ownerOfCaller, RESERVATION, userLeaseNames, vmLabel } from "./leases";
 
@@ -26,8 +27,7 @@ export interface AddressClaim {
 /** The lease is durable when it returns. */
 export async function claimAddress(context: Context, place: AddressPool, claim: AddressClaim): Promise<Lease> {
   const request = buildRequest(context, place, claim);
-  await openRunnerPool(context.pool, place);
-  return context.pool.claim(request).catch(throwExplained(claim.by));
+  return claimOne(context.pool, request).catch(throwExplained(claim.by));
 }
 
 /** A request that may be repeated: its owner has one lease in the pool. */

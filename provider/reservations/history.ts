@@ -1,8 +1,9 @@
 import { formatTime } from "../format-time";
+import { historyOf, listSpecs } from "../ipam/shorthands";
 import type { Event, Lease } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { poolNamed } from "../pool-names";
-import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange, requirePool } from "./address-pools";
+import { addressPools, findByShortName, findNamedPool, findPoolOf, hasInRange, requirePool } from "./address-pools";
 import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { AddressInput } from "./inputs";
 import { formatValue, isPort } from "./leases";
@@ -64,13 +65,13 @@ export const describeEvent = ({
 export async function historyOfPool(context: Context, name?: string): Promise<Event[]> {
   const { pool } = context;
   if (name === undefined) {
-    const specs = (await pool.pools()).filter((spec) => isVisible(spec, context));
+    const specs = (await listSpecs(pool)).filter((spec) => isVisible(spec, context));
     return readHistory(
       context,
       specs.map((spec) => spec.name),
     );
   }
-  const spec = await findSpec(pool, name);
+  const spec = await findByShortName(pool, name);
   if (spec) refuseOtherTenant(spec, context);
   const events = await readHistory(context, name.includes("/") ? [name] : [name, poolNamed(name)]);
   if (!spec && events.length === 0) await requirePool(context, name); // rejects a name that no pool has had
@@ -90,7 +91,7 @@ export async function historyOfAddress(context: Context, input: AddressInput): P
 
 async function readHistory(context: Context, names: string[]): Promise<Event[]> {
   const events: Event[] = [];
-  for (const name of names) events.push(...(await context.pool.history(name, { limit: MOST_EVENTS })));
+  for (const name of names) events.push(...(await historyOf(context.pool, name, { limit: MOST_EVENTS })));
   return events.filter((event) => isVisible(event, context)).sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
 }
 

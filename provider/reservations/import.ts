@@ -1,5 +1,5 @@
 import { isOverlayError } from "../errors";
-import type { ExistingLease, ImportResult, Ipam, MissingPool } from "../ipam/types";
+import type { ExistingLease, ImportResult, Ipam } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { type AddressPool, findNamedPool, findPoolsOf, hasInRange, singleValue } from "./address-pools";
 import { type Context, refuseOtherTenant } from "./context";
@@ -29,7 +29,6 @@ export async function importAddresses<A extends UsedAddress>(
 ): Promise<Imported<A>> {
   const { pool } = context;
   const facts = new Map<ExistingLease, A>();
-  const openings = new Map<string, MissingPool>();
   const problems: Imported<A>["problems"] = [];
   let known = 0;
   for (const address of addresses) {
@@ -37,19 +36,9 @@ export async function importAddresses<A extends UsedAddress>(
     if (typeof place !== "string") refuseOtherTenant(place.spec, context);
     if (typeof place === "string") problems.push({ address, message: place });
     else if (await isKnownAddress(pool, place, address)) known++;
-    else {
-      facts.set(factIn(place, address), address);
-      const { runner } = place;
-      if (runner && runner.lease.childPool !== runner.pool)
-        openings.set(runner.pool, {
-          pool: runner.lease.pool,
-          leaseId: runner.lease.leaseId,
-          childPool: runner.addresses,
-        });
-    }
+    else facts.set(factIn(place, address), address);
   }
-  const missing = [...openings.values()];
-  const result = await pool.importLeases([...facts.keys()], { missing, dryRun: dryRun || problems.length > 0 });
+  const result = await pool.importLeases([...facts.keys()], { dryRun: dryRun || problems.length > 0 });
   problems.push(
     ...result.conflicts.map(({ lease: fact, error }) => ({ address: facts.get(fact)!, message: error.message })),
   );
@@ -86,7 +75,7 @@ async function findPoolNamed(context: Context, name: string, ip: bigint): Promis
 }
 
 async function isKnownAddress(pool: Ipam, place: AddressPool, { ip, by }: UsedAddress): Promise<boolean> {
-  const holder = by === undefined ? undefined : await pool.find(place.pool, { value: ip });
+  const holder = by === undefined ? undefined : await pool.find({ pool: place.pool, value: ip });
   return holder !== undefined && isHeldBy(holder, by!);
 }
 

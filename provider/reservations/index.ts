@@ -8,7 +8,6 @@ export { DEFAULT_TTL } from "../resources/ip-reservation";
 export * from "./allocations";
 export * from "./availability";
 export type { Context } from "./context";
-export type { Growth } from "./growth";
 export * from "./history";
 export * from "./hold";
 export * from "./import";
@@ -22,11 +21,10 @@ export {
   isOfStack,
   isOfVm,
 } from "./leases";
-export { poolTypeOf } from "./pool-type";
 export { free, type Released, release, releaseByContainer, releaseByToken } from "./release";
 export { type Reservation, reserve, reserveMany } from "./reserve";
-export * from "./runner-config";
 export * from "./runner-report";
+export * from "./runners";
 export * from "./runners";
 export * from "./search";
 export { createPool, deletePool } from "./service-pools";

@@ -40,7 +40,7 @@ export async function releaseByToken(context: Context, token: string): Promise<R
  * at run time get a new id only after their end. Those of stacks get one with each up.
  */
 async function findUnused(context: Context, grant: Grant): Promise<Lease | undefined> {
-  const lease = await context.pool.find(grant.pool, { uid: grant.leaseId.split(".")[0]! });
+  const lease = await context.pool.find({ pool: grant.pool, uid: grant.leaseId.split(".")[0]! });
   const isCurrent = lease?.leaseId === grant.leaseId;
   if (!lease || (!isCurrent && !isOfStack(lease))) return undefined;
   if (!isCurrent) throw tokenUsedError(grant);
@@ -83,7 +83,7 @@ const unchangedSince = ({ state, usedBy }: Lease): Condition => ({
 export async function free(context: Context, input: FreeInput): Promise<Lease> {
   const { pool } = context;
   const { place, value } = await requireValue(context, input, "Give ip or port.");
-  const lease = await pool.find(place.pool, { value });
+  const lease = await pool.find({ pool: place.pool, value });
   if (!lease)
     throw new OverlayError(
       "LEASE_NOT_FOUND",

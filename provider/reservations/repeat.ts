@@ -78,7 +78,7 @@ export async function claimOnce(
 /** These reads are not one transaction: if only some of the leases are found, another process may have committed all of them meanwhile. */
 async function findHolders({ pool }: Context, names: string[]): Promise<Lease[]> {
   const read = async () =>
-    (await Promise.all(names.map((name) => pool.holder(name)))).filter((lease) => lease !== undefined);
+    (await Promise.all(names.map((name) => pool.find({ name })))).filter((lease) => lease !== undefined);
   const found = await read();
   return found.length > 0 && found.length < names.length ? read() : found;
 }

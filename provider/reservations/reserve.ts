@@ -3,7 +3,7 @@ import type { Json, Lease } from "../ipam/types";
 import { tenantBlockName } from "../owner";
 import { networkPool, poolNamed, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
-import { type AddressPool, addressPoolOf, openRunnerPool, requireNamedPool } from "./address-pools";
+import { type AddressPool, addressPoolOf, requireNamedPool } from "./address-pools";
 import { claimOnAnyRunner } from "./any-runner";
 import { type AddressClaim, buildRequest, throwExplained } from "./claim";
 import type { Context } from "./context";
@@ -11,7 +11,7 @@ import type { ReserveInput } from "./inputs";
 import { ownerFor, ownerOfCaller } from "./leases";
 import { claimOnce, describeRequest, type Repeatable, toRepeatable } from "./repeat";
 import { findRunner } from "./runners";
-import { openTenantPool, requireTenant } from "./tenant-pools";
+import { openTenantPool, requireTenant } from "./service-pools";
 
 export interface Reservation {
   lease: Lease;
@@ -107,8 +107,7 @@ async function claimReservations(
   const { count = 1, placement = "mostFree" } = input;
   const toRequest = (at: AddressPool, index: number) => buildRequest(context, at, claimAt(input, index, names));
   if (!place) return claimOnAnyRunner(context, { ...input, network: input.network!, placement, count }, toRequest);
-  await openRunnerPool(context.pool, place);
-  return context.pool.claimAll(Array.from({ length: count }, (_, i) => toRequest(place, i)));
+  return context.pool.claim(Array.from({ length: count }, (_, i) => toRequest(place, i)));
 }
 
 function claimAt(input: ReserveInput, index: number, { repeatable, leaseName }: LeaseNames): AddressClaim {

@@ -1,9 +1,10 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { findSpec } from "../ipam/shorthands";
 import type { Ipam, Lease, PoolSpec } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
-import { type AddressPool, addressPoolOf, hasInRange, openRunnerPool } from "./address-pools";
+import { type AddressPool, addressPoolOf, hasInRange } from "./address-pools";
 import { type Context, isVisible } from "./context";
 import type { ReportInput, RunnerInput } from "./inputs";
 import { type AddressLease, describeLease, formatValue, ipOf, isImported, isOfVm } from "./leases";
@@ -28,7 +29,7 @@ export async function heartbeatRunner(context: Context, input: RunnerInput): Pro
 /** Returns the time of the store. */
 async function touchRunner(pool: Ipam, { lease }: Runner): Promise<number> {
   await pool.touch(lease.pool, lease.leaseId);
-  return (await pool.find(lease.pool, { leaseId: lease.leaseId }))?.lastSeen ?? lease.lastSeen;
+  return (await pool.find({ pool: lease.pool, leaseId: lease.leaseId }))?.lastSeen ?? lease.lastSeen;
 }
 
 const describeHeartbeat = ({ network, name, lease }: Runner, lastSeen: number): Heartbeat => ({
@@ -75,7 +76,6 @@ export async function reportRunner(context: Context, input: ReportInput): Promis
   const { pool } = context;
   const runner = await findRunnerNamed(context, input);
   const place = addressPoolOf(runner);
-  await openRunnerPool(pool, place);
   const now = await touchRunner(pool, runner);
   const workloads = [
     ...(input.containers ?? []).map((each) => ({ ...each, vm: false })),
@@ -128,7 +128,7 @@ async function recordWorkloads(
   leases: Lease[],
   report: RunnerReport,
 ): Promise<void> {
-  const spec = (await context.pool.spec(place.pool)) ?? place.spec;
+  const spec = (await findSpec(context.pool, place.pool)) ?? place.spec;
   const byValue = new Map(leases.flatMap((lease) => lease.extents.map(({ first }) => [first, lease] as const)));
   const isKnown = ({ name, ip, ip6, vm }: Workload) => {
     const lease = byValue.get(ip);
@@ -181,8 +181,8 @@ async function findHolder(
 ): Promise<string | undefined> {
   const lease =
     code === "RESERVATION_EXISTS"
-      ? await context.pool.holder(userLeaseName(runner!.network, by))
-      : await context.pool.find(name, { value: ip });
+      ? await context.pool.find({ name: userLeaseName(runner!.network, by) })
+      : await context.pool.find({ pool: name, value: ip });
   if (!lease || !isVisible(lease, context)) return undefined;
   return lease.usedBy ?? lease.owner;
 }

@@ -1,12 +1,15 @@
-import { type RunnerLayout, runnerLayout } from "../addressing/layout";
+import { deviceMac, type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
+import { formatTime } from "../format-time";
+import { findSpec, listSpecs } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { isSameTenant } from "../owner";
 import { addressPool, listNames, MOST_NAMES, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
-import { layoutsOf, storedNetwork } from "../resources/network-settings";
-import { addressPoolSpec } from "../resources/runner-subnet";
+import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
+import { addressPoolSpec, readOverrides, runnerValues } from "../resources/runner-subnet";
 import type { Context } from "./context";
+import type { RunnerInput } from "./inputs";
 
 /** A runner in the store, with the pool of its addresses. */
 export interface Runner {
@@ -18,14 +21,16 @@ export interface Runner {
   layouts: RunnerLayout[];
   /** `runner/NETWORK/NAME`. */
   pool: string;
-  /** The specification of that pool, which may not be open yet. */
+  /** The specification of that pool. */
   addresses: PoolSpec;
 }
 
 export async function requireNetwork(pool: Ipam, network: string): Promise<PoolSpec> {
-  const spec = await pool.spec(networkPool(network));
+  const spec = await findSpec(pool, networkPool(network));
   if (spec) return spec;
-  const known = (await pool.pools(NETWORKS, { limit: MOST_NAMES + 1 })).map(({ name }) => networkOfPool(name));
+  const known = (await listSpecs(pool, { prefix: NETWORKS, limit: MOST_NAMES + 1 })).map(({ name }) =>
+    networkOfPool(name),
+  );
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `There is no network '${network}' in the store; it has ${listNames(known)}.`,
@@ -36,7 +41,7 @@ export async function requireNetwork(pool: Ipam, network: string): Promise<PoolS
 export async function findRunner(pool: Ipam, network: string, name: string): Promise<Runner> {
   const [spec, lease] = await Promise.all([
     requireNetwork(pool, network),
-    pool.find(networkPool(network), { name: addressPool(network, name) }),
+    pool.find({ pool: networkPool(network), name: addressPool(network, name) }),
   ]);
   if (lease && lease.state !== "offered") return describeRunner(spec, lease, network, name);
   throw new OverlayError(
@@ -63,9 +68,9 @@ export async function findRunnerNamed(
 
 /** Networks of the tenant of the caller come first; without a tenant, those that all tenants share. */
 async function findNetworkOf({ pool, tenant }: Pick<Context, "pool" | "tenant">, runner: string): Promise<string> {
-  const specs = await pool.pools(NETWORKS);
+  const specs = await listSpecs(pool, { prefix: NETWORKS });
   const networks = specs.map(({ name }) => networkOfPool(name));
-  const leases = await Promise.all(networks.map((network) => pool.holder(addressPool(network, runner))));
+  const leases = await Promise.all(networks.map((network) => pool.find({ name: addressPool(network, runner) })));
   const having = specs.filter((_, i) => leases[i] && leases[i].state !== "offered");
   const own = having.filter((spec) => isSameTenant(spec.tenant, tenant));
   const [found, ...others] = (own.length > 0 ? own : having).map(({ name }) => networkOfPool(name));
@@ -107,12 +112,6 @@ export const readRunnerName = (lease: Lease, network: string): string | undefine
   return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
 };
 
-/** Runners of earlier releases have no pool of addresses until the first request. Opening it twice is harmless. */
-export async function openAddressPool(pool: Ipam, runner: Runner): Promise<void> {
-  if (runner.lease.childPool === runner.pool) return;
-  await pool.amend(runner.lease.pool, runner.lease.leaseId, { childPool: runner.addresses });
-}
-
 /** The runner whose subnet has this address, or why there is none. `networks` are the pools `network/…`. */
 export async function findRunnerAt(pool: Ipam, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
   const spec = networks.find((spec) => layoutAt(spec, ip));
@@ -120,7 +119,7 @@ export async function findRunnerAt(pool: Ipam, networks: PoolSpec[], ip: bigint)
   const network = networkOfPool(spec.name);
   const layout = layoutAt(spec, ip)!;
   const id = (ip - layout.base) >> BigInt(layout.subnetBits);
-  const lease = id === 0n ? undefined : await pool.find(spec.name, { value: id });
+  const lease = id === 0n ? undefined : await pool.find({ pool: spec.name, value: id });
   const name = lease && lease.state !== "offered" ? readRunnerName(lease, network) : undefined;
   if (!lease || name === undefined) return `it is in the subnet of id ${id} of network ${network}, which no runner has`;
   return describeRunner(spec, lease, network, name);
@@ -128,3 +127,45 @@ export async function findRunnerAt(pool: Ipam, networks: PoolSpec[], ip: bigint)
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>
   layoutsOf(parseSettings(storedNetwork, spec).subnets).find(({ extent }) => extent.first <= ip && ip <= extent.last);
+
+/** All that a machine needs to configure itself as a runner. Properties are called as the outputs of a RunnerSubnet. */
+export interface RunnerConfig extends ReturnType<typeof runnerValues> {
+  runnerName: string;
+  /** The host of the hub as SSH reaches it; absent if it is not known yet. */
+  hub?: string;
+  /** Its address on the network below, where tunnels end; absent: the address of `hub`. */
+  hubUnderlayIp?: string;
+  vxlanPort: number;
+  /** `auto`: that of the network below, less 50 over IPv4 and 70 over IPv6. */
+  mtu: number | "auto";
+  masquerade: boolean;
+  /** MACs that do not change when a device is created again. */
+  bridgeMac: string;
+  runnerMac: string;
+  /** The whole overlay through the hub, for each address family. */
+  routes: { to: string; via: string }[];
+  lastSeen: string;
+}
+
+export async function describeRunnerConfig(context: Context, input: RunnerInput): Promise<RunnerConfig> {
+  const { pool } = context;
+  const runner = await findRunnerNamed(context, input);
+  const spec = (await findSpec(pool, runner.lease.pool))!;
+  const network = parseSettings(storedNetwork, spec);
+  const overrides = readOverrides((await findSpec(pool, runner.pool)) ?? runner.addresses);
+  const id = Number(runner.lease.extents[0]!.first);
+  const hub = readHub(spec);
+  return {
+    runnerName: runner.name,
+    ...runnerValues(network, overrides, id),
+    ...(hub !== undefined && { hub }),
+    ...(network.hubUnderlayIp !== undefined && { hubUnderlayIp: network.hubUnderlayIp }),
+    vxlanPort: network.vxlanPort,
+    mtu: overrides.mtu ?? network.mtu,
+    masquerade: overrides.masquerade ?? network.masquerade,
+    bridgeMac: deviceMac(runner.network, id, "bridge"),
+    runnerMac: deviceMac(runner.network, id, "runner"),
+    routes: layoutsOf(network.subnets).map(({ cidr }, i) => ({ to: cidr, via: runner.layouts[i]!.hubIp })),
+    lastSeen: formatTime(runner.lease.lastSeen),
+  };
+}

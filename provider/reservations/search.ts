@@ -1,4 +1,5 @@
 import { positionOf } from "../ipam/extents";
+import { findSpec, listSpecs } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { containerOwner } from "../owner";
 import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";
@@ -91,7 +92,7 @@ async function leasesBy({ pool, tenant }: Context, spec: PoolSpec, by: string): 
   const made = [...new Set([ownerFor(spec.name, by), ownerFor(spec.name, by, tenant)])];
   const owners = [...made, containerOwner(at.network, at.runner, by)];
   const [named, ...owned] = await Promise.all([
-    pool.holder(userLeaseName(at.network, by)),
+    pool.find({ name: userLeaseName(at.network, by) }),
     ...owners.map((owner) => pool.leases(spec.name, { owner })),
   ]);
   const found = new Map(named?.pool === spec.name ? [[named.uid, named]] : []);
@@ -107,10 +108,14 @@ async function* readPools(context: Context, search: Partial<SearchInput>): Async
   const scope = await findScope(context, search);
   const isSearched = (spec: PoolSpec): boolean => isInScope(spec, search) && isVisible(spec, context);
   const first = scope.pool ?? search.after?.pool;
-  const spec = first === undefined ? undefined : await context.pool.spec(first);
+  const spec = first === undefined ? undefined : await findSpec(context.pool, first);
   if (spec?.name.startsWith(scope.prefix) && isSearched(spec)) yield [spec];
   for (let after = first; scope.pool === undefined; ) {
-    const specs = await context.pool.pools(scope.prefix, { limit: POOLS, ...(after !== undefined && { after }) });
+    const specs = await listSpecs(context.pool, {
+      prefix: scope.prefix,
+      limit: POOLS,
+      ...(after !== undefined && { after }),
+    });
     yield specs.filter(isSearched);
     if (specs.length < POOLS) return;
     after = specs.at(-1)!.name;

@@ -1,12 +1,15 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
 import { sameExtents, total } from "../ipam/extents";
+import { RunPlan } from "../ipam/run-plan";
+import { findSpec } from "../ipam/shorthands";
 import type { Extent, Ipam, Lease, PoolSpec, Request, Tenant } from "../ipam/types";
 import { formatTenant, isSameTenant } from "../owner";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
-import { parseSettings } from "../resource";
+import { type AllocationContext, parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
-import { requirePool } from "./address-pools";
+import { chooseTenantPool, claimTenantPool, type TenantPoolRequest, tenantLeaseName } from "../resources/tenants";
+import { type AddressPool, requireNamedPool, requirePool } from "./address-pools";
 import type { Context } from "./context";
 import type { CreatePoolInput } from "./inputs";
 
@@ -27,8 +30,8 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   const childPool = (extents: Extent[]): PoolSpec => ipPool.childPool!(inputs, extents);
   const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true };
   const name = poolNamed(inputs.poolName);
-  if (!(await pool.spec(name))) await claimPool(pool, request, childPool).catch(explainOverlap);
-  const [spec, lease] = [await pool.spec(name), await findOpener(pool, name)];
+  if (!(await findSpec(pool, name))) await claimPool(pool, request, childPool).catch(explainOverlap);
+  const [spec, lease] = [await findSpec(pool, name), await findOpener(pool, name)];
   if (!spec)
     throw new OverlayError(
       "POOL_NOT_FOUND",
@@ -46,7 +49,7 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
 /** The settings of the pool follow from its values: these are chosen first. */
 async function claimPool(pool: Ipam, request: Request, childPool: (extents: Extent[]) => PoolSpec): Promise<void> {
   const want = request.want ?? (await pool.offer(request)).extents;
-  await pool.claim({ ...request, want, childPool: childPool(want) });
+  await pool.claim([{ ...request, want, childPool: childPool(want) }]);
 }
 
 /** Whether a pool that exists is the one that is requested, and not another one under the same name. */
@@ -93,7 +96,7 @@ async function findParent(context: Context, name: string): Promise<PoolSettings>
 
 /** The lease whose child pool it is. */
 async function findOpener(pool: Ipam, name: string): Promise<Lease | undefined> {
-  const lease = await pool.holder(name);
+  const lease = await pool.find({ name });
   return lease?.childPool === name && lease.state !== "offered" ? lease : undefined;
 }
 
@@ -114,4 +117,35 @@ export async function deletePool(context: Context, name: string): Promise<PoolSp
   await pool.close(lease.pool, lease.leaseId);
   await pool.release(lease.pool, lease.leaseId);
   return spec;
+}
+
+/** The pool of a tenant that was chosen for an owner. */
+export interface TenantPool {
+  place: AddressPool;
+  /** A name for the lease, by which the same pool is found again for this owner. */
+  leaseName: string;
+}
+
+/** The tenant's own pool of a type. A tenant without one gets a block at first use, as for resources. */
+export async function openTenantPool(context: Context, request: TenantPoolRequest, owner: string): Promise<TenantPool> {
+  const allocation: AllocationContext = {
+    pool: new RunPlan(context.pool),
+    owner,
+    tenantDefaults: context.tenantDefaults ?? {},
+  };
+  const settings = await chooseTenantPool(request, allocation);
+  await claimTenantPool(settings, allocation);
+  const place = await requireNamedPool(context, { pool: settings.poolName });
+  return { place, leaseName: tenantLeaseName(request.tenant, request.type, owner) };
+}
+
+/** That of the caller, or the one that the operator names. */
+export function requireTenant(context: Context, given: Tenant | undefined): Tenant {
+  const tenant = chooseTenant(context, given);
+  if (tenant) return tenant;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    "type names a pool of a tenant, and no tenant is given.",
+    "Give the tenant, too.",
+  );
 }

@@ -14,7 +14,7 @@ export const readToken = ({ pool }: Context, token: string, runner?: string): Pr
 
 /** The lease of a token, if it is still in the store. */
 export async function leaseOfToken(context: Context, grant: Grant): Promise<Lease> {
-  const lease = await context.pool.find(grant.pool, { leaseId: grant.leaseId });
+  const lease = await context.pool.find({ pool: grant.pool, leaseId: grant.leaseId });
   if (!lease) throw isTokenExpired(grant, Date.now()) ? tokenExpiredError(grant) : tokenUsedError(grant);
   refuseLeaseOfOther(lease, context);
   return lease;

@@ -1,15 +1,17 @@
+import { z } from "zod";
 import { exactNumber, familyOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { formatExtents } from "../ipam/errors";
 import { capacityOf, min } from "../ipam/extents";
-import type { PoolSpec, Usage } from "../ipam/types";
+import { findUsage, historyOf, listSpecs, listUsages } from "../ipam/shorthands";
+import type { Event, Ipam, PoolSpec, Usage } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
-import { type PoolSettings, storedPool } from "../resources/ip-pool";
+import { type PoolSettings, poolSettings, storedPool } from "../resources/ip-pool";
 import { findSpecPage, givesAddresses, requirePool } from "./address-pools";
 import { type Context, isVisible } from "./context";
-import { type Growth, readGrowth } from "./growth";
+import { isBeginning, isEnd } from "./history";
 import type { PoolPageInput } from "./inputs";
 
 /** Usage of a pool, for JSON. Counts past 2^53 are strings. */
@@ -51,7 +53,7 @@ export const poolUsages = async (context: Context, page: PoolPageInput = {}): Pr
 export async function poolUsagePage(context: Context, page: PoolPageInput = {}): Promise<UsagePage> {
   const { prefix = "", limit } = page;
   const { specs, next } = await findSpecPage(context, page);
-  const usages = limit === undefined ? await context.pool.usages(prefix) : await readUsages(context, specs);
+  const usages = limit === undefined ? await listUsages(context.pool, prefix) : await readUsages(context, specs);
   const pools = specs.flatMap((spec) => {
     const usage = usages.get(spec.name);
     return usage ? [describeUsage(spec, usage)] : []; // deleted meanwhile
@@ -60,14 +62,14 @@ export async function poolUsagePage(context: Context, page: PoolPageInput = {}):
 }
 
 async function readUsages({ pool }: Context, specs: PoolSpec[]): Promise<Map<string, Usage>> {
-  const usages = await Promise.all(specs.map(({ name }) => pool.usage(name)));
+  const usages = await Promise.all(specs.map(({ name }) => findUsage(pool, name)));
   return new Map(specs.flatMap(({ name }, i) => (usages[i] ? [[name, usages[i]]] : [])));
 }
 
 /** One pool, by its name, or that of an IPPool without its prefix. */
 export async function showPool(context: Context, name: string, now = Date.now()): Promise<PoolStatus> {
   const spec = await requirePool(context, name);
-  const usage = await context.pool.usage(spec.name);
+  const usage = await findUsage(context.pool, spec.name);
   if (!usage)
     throw new OverlayError(
       "POOL_NOT_FOUND",
@@ -125,8 +127,8 @@ export interface PoolTotals extends Omit<PoolUsage, "pool" | "kind" | "range" | 
 }
 
 export async function poolStats(context: Context): Promise<PoolTotals> {
-  const specs = (await context.pool.pools()).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
-  const usages = await context.pool.usages("");
+  const specs = (await listSpecs(context.pool)).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
+  const usages = await listUsages(context.pool, "");
   const all = specs.flatMap((spec) => {
     const usage = usages.get(spec.name);
     return usage ? [{ ...usage, ...countRoom(spec, usage) }] : [];
@@ -141,4 +143,56 @@ export async function poolStats(context: Context): Promise<PoolTotals> {
     used: add("used"),
     quarantined: add("quarantined"),
   };
+}
+
+/** How fast a pool fills, by its history. */
+export interface Growth {
+  /** Values that were given out in the last hour, less those that were returned. Negative: the pool empties. */
+  growthLastHour: number;
+  growthLastDay: number;
+  /** Seconds until nothing is left at the faster of both rates; absent when it does not grow. */
+  exhaustedInSeconds?: number;
+}
+
+const HOUR = 3600;
+const DAY = 24 * HOUR;
+
+/** How many changes a pool keeps at least. */
+const KEPT = 10_000;
+
+/** `now` is in milliseconds. If the changes that a pool keeps are of less than a day, the rate is that of their time. */
+export async function readGrowth(
+  pool: Pick<Ipam, "events">,
+  name: string,
+  { capacity, held }: { capacity: bigint; held: bigint },
+  now: number,
+): Promise<Growth> {
+  const events = await historyOf(pool, name, { since: now - DAY * 1000, limit: 2 * KEPT });
+  const coveredSeconds = events.length >= KEPT ? Math.max(1, (now - events[0]!.at) / 1000) : DAY;
+  // What has expired is in the history only after the next change, so the pool cannot have grown by more than it holds.
+  const growth = (seconds: number) => Math.min(netGrowth(events, now - seconds * 1000), Number(held));
+  const rate = (seconds: number) => growth(seconds) / Math.min(seconds, coveredSeconds);
+  const fastest = Math.max(rate(HOUR), rate(DAY));
+  return {
+    growthLastHour: growth(HOUR),
+    growthLastDay: growth(DAY),
+    ...(fastest > 0 && { exhaustedInSeconds: Math.max(0, Math.round(Number(capacity - held) / fastest)) }),
+  };
+}
+
+const netGrowth = (events: Event[], since: number): number =>
+  events
+    .filter(({ at }) => at > since)
+    .reduce((sum, event) => sum + Number(isBeginning(event)) * sizeOf(event) - Number(isEnd(event)) * sizeOf(event), 0);
+
+/** A second extent is the address of the other family. */
+const sizeOf = ({ extents: [main] }: Event): number => Number(main!.last - main!.first + 1n);
+
+const storedSettings = z.object({ settings: poolSettings.pick({ type: true }) });
+
+/** `clusterIP`, `container` and so on for an IPPool, `runner`, `network` or `space` for others; "" for a pool without settings. */
+export function poolTypeOf({ name, data }: PoolSpec): string {
+  if (!name.startsWith(IP_POOLS)) return name.slice(0, name.indexOf("/"));
+  const parsed = storedSettings.safeParse(data);
+  return parsed.success ? parsed.data.settings.type : "";
 }

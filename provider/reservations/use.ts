@@ -37,7 +37,7 @@ export async function useValue(
   value: bigint,
   { ip, ip6, port, by, vm }: Pick<AddressClaim, "ip" | "ip6" | "port" | "vm"> & { by: string },
 ): Promise<Lease> {
-  const find = () => context.pool.find(place.pool, { value });
+  const find = () => context.pool.find({ pool: place.pool, value });
   if (!(await find())) return claimAddress(context, place, { ip, ip6, port, by, vm, usedBy: by });
   return markUsed(context.pool, { by, vm }, async () => {
     const lease = await find();

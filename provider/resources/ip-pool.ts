@@ -9,6 +9,7 @@ import {
   parseNumberRange,
   parseRange,
 } from "../addressing/ip";
+import { findUsage } from "../ipam/shorthands";
 import type { Extent, Json, PoolSpec, Usage } from "../ipam/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import { defineResource, type InputError, parseSettings, type Reference, type StoredSettings } from "../resource";
@@ -141,7 +142,8 @@ export const ipPool = defineResource({
   childPool: buildPoolSpec,
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
   extentsFromProps: ({ ranges, type }) => parseValidExtents(ranges, type),
-  leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.ipam.usage(poolNamed(poolName)))!),
+  leaseOutputs: async ({ poolName }, _lease, { pool }) =>
+    usageOutputs((await findUsage(pool.ipam, poolNamed(poolName)))!),
   sourcePool: {
     isReplacedInRun: ({ parent }, stored) => parent !== undefined && isPoolReplaced(parent, stored),
     ignoreChanges: ["parent.ranges", "parent.quota"],

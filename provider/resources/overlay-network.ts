@@ -3,6 +3,7 @@ import { exactNumber } from "../addressing/ip";
 import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { hostId } from "../host/connection";
+import { listSpecs } from "../ipam/shorthands";
 import type { Json } from "../ipam/types";
 import { effectiveMtu, planHub } from "../network/plan/hub";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
@@ -115,9 +116,9 @@ export const overlayNetwork = defineResource({
   extentsFromProps: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
   validate: async (props, { pool, replacedPool }) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
-    const others = (await pool.ipam.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
+    const others = (await listSpecs(pool.ipam, { prefix: NETWORKS })).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
-      if (isOnlyOffered(await pool.ipam.holder(other.name), pool)) continue;
+      if (isOnlyOffered(await pool.ipam.find({ name: other.name }), pool)) continue;
       const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (

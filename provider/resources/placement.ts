@@ -1,6 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
+import { findSpec } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { addressPool, networkPool } from "../pool-names";
@@ -29,8 +30,12 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const current = [before, chosen?.pool];
   const mayLeave = mayLeavePool(context, chosen);
   for (const name of current) {
-    const spec = name === undefined ? undefined : await pool.ipam.spec(name);
-    if (spec && hasAddress(spec, request) && !(mayLeave && isOnlyOffered(await pool.ipam.holder(spec.name), pool)))
+    const spec = name === undefined ? undefined : await findSpec(pool.ipam, name);
+    if (
+      spec &&
+      hasAddress(spec, request) &&
+      !(mayLeave && isOnlyOffered(await pool.ipam.find({ name: spec.name }), pool))
+    )
       return parseSettings(storedRunner, spec);
   }
   const candidates = await findCandidates(pool.ipam, request);
@@ -56,7 +61,7 @@ async function isToBeCreatedAgain(
   before: string | undefined,
 ): Promise<boolean> {
   if (!dryRun || !pool.isReplaced(networkPool(network))) return false;
-  const held = before === undefined ? undefined : await pool.ipam.find(before, { owner: String(olds!.owner) });
+  const held = before === undefined ? undefined : await pool.ipam.find({ pool: before, owner: String(olds!.owner) });
   return !held || !isCommitted(held) || pool.isEnding(held);
 }
 
@@ -72,7 +77,7 @@ async function rejectReplaced({ network }: PlacementRequest, context: Allocation
 
 /** A preview that shows no value ends what earlier ones have promised to the owner in the pool that was chosen. */
 export async function withdrawChosen(name: string, { pool, owner, program }: AllocationContext): Promise<void> {
-  const offer = await pool.ipam.findOffer(owner, program ?? NO_PROGRAM);
+  const offer = await pool.ipam.find({ owner, program: program ?? NO_PROGRAM });
   if (offer?.names?.includes(name)) await pool.withdrawOffer({ pool: offer.pool, owner, ...(program && { program }) });
 }
 
@@ -91,16 +96,16 @@ export async function findChosen(
   name: string,
   { pool, owner, program }: AllocationContext,
 ): Promise<Chosen | undefined> {
-  const lease = await pool.ipam.holder(name);
+  const lease = await pool.ipam.find({ name });
   if (lease && isCommitted(lease)) return { pool: lease.pool, isFirm: true };
-  const shown = await pool.ipam.findOffer(owner, program ?? NO_PROGRAM);
+  const shown = await pool.ipam.find({ owner, program: program ?? NO_PROGRAM });
   if (shown?.names?.includes(name) && (await isStillFree(shown, pool))) return { pool: shown.pool, isFirm: true };
   return lease && { pool: lease.pool, isFirm: false };
 }
 
 async function isStillFree({ owner, pool: name, extents }: Lease, pool: RunPlan): Promise<boolean> {
   for (const { first } of extents) {
-    const holder = await pool.ipam.find(name, { value: first });
+    const holder = await pool.ipam.find({ pool: name, value: first });
     if (holder && holder.owner !== owner) return false;
   }
   return true;
@@ -129,13 +134,12 @@ export interface Candidate {
 }
 
 export async function findCandidates(
-  ipam: Pick<Ipam, "pools" | "usages">,
+  ipam: Pick<Ipam, "pools">,
   request: Pick<PlacementRequest, "network" | "ip">,
 ): Promise<Candidate[]> {
   const prefix = addressPool(request.network, "");
-  const specs = (await ipam.pools(prefix)).filter((spec) => hasAddress(spec, request));
-  const usages = request.ip === undefined ? await ipam.usages(prefix) : new Map<string, Usage>();
-  return specs.map((spec) => ({ spec, usage: usages.get(spec.name) }));
+  const pools = await ipam.pools({ prefix, withUsage: request.ip === undefined });
+  return pools.filter(({ spec }) => hasAddress(spec, request));
 }
 
 /** The best of them; of equal ones the first. */

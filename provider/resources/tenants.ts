@@ -1,6 +1,7 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { PlannedRequest, RunPlan } from "../ipam/run-plan";
+import { findSpec } from "../ipam/shorthands";
 import type { ExistingLease, Extent, Json, Lease, PoolSpec, Tenant, Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";
@@ -44,7 +45,7 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const mayLeave = mayLeavePool(context, chosen);
   const formerName = before && poolNamed(before.poolName);
   for (const name of [formerName, chosen?.pool]) {
-    const stored = name === undefined ? undefined : await pool.ipam.spec(name);
+    const stored = name === undefined ? undefined : await findSpec(pool.ipam, name);
     const spec = stored && pool.plannedSpec(stored);
     if (
       spec &&
@@ -86,7 +87,8 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
 async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<PoolSpec[]> {
   const own: PoolSpec[] = [];
-  for (const spec of (await pool.ipam.pools(poolNamed(""))).map((stored) => pool.plannedSpec(stored))) {
+  const pools = await pool.ipam.pools({ prefix: poolNamed(""), withUsage: true });
+  for (const spec of pools.map((stored) => pool.plannedSpec(stored.spec))) {
     const isOwn =
       isSameTenant(spec.tenant, request.tenant) &&
       typeOf(spec) === request.type &&
@@ -94,7 +96,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<
     if (isOwn && !(await isPoolOnlyOffered(spec, pool))) own.push(spec);
   }
   if (own.length === 0) return [];
-  const usages = await pool.ipam.usages(poolNamed(""));
+  const usages = new Map(pools.map(({ spec, usage }) => [spec.name, usage]));
   const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), request));
   const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, request));
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
@@ -102,7 +104,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<
 
 /** Not so for blocks: they are created when they are needed. */
 async function isPoolOnlyOffered(spec: PoolSpec, pool: RunPlan): Promise<boolean> {
-  const lease = await pool.ipam.holder(spec.name);
+  const lease = await pool.ipam.find({ name: spec.name });
   const isBlock = lease?.owner === spec.name.slice(poolNamed("").length);
   return !isBlock && isOnlyOffered(lease, pool);
 }
@@ -133,10 +135,10 @@ async function allocateBlock(
   ask: AllocationMethod,
 ): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
-  const known = await pool.ipam.spec(poolNamed(tenantBlockName(tenant, type)));
+  const known = await findSpec(pool.ipam, poolNamed(tenantBlockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
-  const shared = await pool.ipam.find(DEFAULT_SPACE, { owner: sharedRangeName(type) });
+  const shared = await pool.ipam.find({ pool: DEFAULT_SPACE, owner: sharedRangeName(type) });
   if (!shared || shared.state === "offered")
     await pool[ask](sharedRangeRequest(type, range)).catch(explainOverlap(type));
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
@@ -145,7 +147,7 @@ async function allocateBlock(
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
-  const lease = await pool.ipam.find(poolNamed(sharedRangeName(type)), { owner: tenantBlockName(tenant, type) });
+  const lease = await pool.ipam.find({ pool: poolNamed(sharedRangeName(type)), owner: tenantBlockName(tenant, type) });
   return lease !== undefined && lease.state !== "offered";
 }
 

@@ -1,6 +1,6 @@
-import { randomBytes } from "node:crypto";
+import { createHmac, randomBytes } from "node:crypto";
 import { z } from "zod";
-import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access";
+import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access/caller";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import type { Delivery, Store, Webhook } from "../ipam/types";
@@ -117,3 +117,14 @@ export async function resumeWebhook(pool: Store, id: string): Promise<void> {
 
 const unknownWebhookError = (id: string): OverlayError =>
   new OverlayError("WEBHOOK_NOT_FOUND", `There is no webhook '${id}'.`, "`overlayctl webhook list` shows their ids.");
+
+/** Proves to a receiver that a delivery is from the holder of its secret, and when it was sent. */
+export const SIGNATURE_HEADER = "overlay-signature";
+/** The id of the newest event of a delivery. */
+export const EVENT_ID_HEADER = "overlay-event-id";
+
+/** `time`: seconds since 1970. */
+export function signatureOf(secret: string, time: number, body: string): string {
+  const digest = createHmac("sha256", secret).update(`${time}.${body}`).digest("hex");
+  return `t=${time},v1=${digest}`;
+}

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { showEvents } from "../../provider/access";
+import { showEvents } from "../../provider/access/caller";
 import { isOverlayError, type OverlayError } from "../../provider/errors";
 import type { Webhooks } from "../../provider/ipam/admin";
 import type { Delivery, Webhook } from "../../provider/ipam/types";

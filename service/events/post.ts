@@ -1,6 +1,6 @@
 import { escapeLine } from "../../provider/errors";
 import type { Webhook } from "../../provider/ipam/types";
-import { EVENT_ID_HEADER, SIGNATURE_HEADER, signatureOf } from "../../provider/webhooks";
+import { EVENT_ID_HEADER, SIGNATURE_HEADER, signatureOf } from "../../provider/webhooks/webhooks";
 
 /** Milliseconds in which a receiver must answer. */
 export const POST_TIMEOUT_MS = 10_000;

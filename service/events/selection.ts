@@ -1,4 +1,4 @@
-import { type Bounds, expandPoolName, isEventInBounds, showEvents } from "../../provider/access";
+import { type Bounds, expandPoolName, isEventInBounds, showEvents } from "../../provider/access/caller";
 import type { LoggedEvent, Tenant } from "../../provider/ipam/types";
 import type { EventFeed } from "./feed";
 

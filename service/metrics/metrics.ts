@@ -1,6 +1,6 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { isOverlayError } from "../../provider/errors";
-import type { Observer } from "../../provider/ipam/observer";
+import type { Observer } from "../../provider/ipam/session";
 import type { Store, Webhook } from "../../provider/ipam/types";
 import { withStoreTimeout } from "../readiness";
 import { PoolMetrics } from "./pool-metrics";

@@ -162,7 +162,7 @@ export class PoolMetrics {
   }
 }
 
-type PoolReader = Pick<Ipam, "pools" | "usages">;
+type PoolReader = Pick<Ipam, "pools">;
 
 const isSpace = ({ name }: PoolSpec): boolean => name.startsWith(SPACES);
 
@@ -174,9 +174,6 @@ const labelsOf = (spec: PoolSpec): PoolLabels => ({
 });
 
 async function readStates(pool: PoolReader): Promise<PoolState[]> {
-  const [specs, usages] = [await pool.pools(), await pool.usages("")];
-  return specs.flatMap((spec) => {
-    const usage = usages.get(spec.name);
-    return usage ? [{ spec, usage, room: countRoom(spec, usage) }] : []; // deleted meanwhile
-  });
+  const pools = await pool.pools({ withUsage: true });
+  return pools.flatMap(({ spec, usage }) => (usage ? [{ spec, usage, room: countRoom(spec, usage) }] : []));
 }

@@ -1,4 +1,4 @@
-import { isBounded } from "../../provider/access";
+import { isBounded } from "../../provider/access/tenant-ipam";
 import { OverlayError } from "../../provider/errors";
 import { textAnswer } from "../answers";
 import type { RouteGroup } from "../app";

@@ -1,8 +1,7 @@
 import type { Caller } from "../../provider/access/caller";
 import { hasScope } from "../../provider/access/caller";
 import { openSession } from "../../provider/access/tenant-ipam";
-import { API, bodyOf, PROCEDURES } from "../../provider/ipam/remote/api";
-import { serveCall } from "../../provider/ipam/remote/serve";
+import { answerOf, bodyOf, OPERATIONS, serveCall } from "../../provider/ipam/remote/api";
 import type { RouteGroup } from "../app";
 
 /** Bytes of a call: a stack may import many leases at once. */
@@ -13,13 +12,13 @@ const CALL_LIMIT = 2 ** 20;
  * (`ipam/remote`), so they are not in the OpenAPI document.
  */
 export const operationRoutes: RouteGroup = (app, { pool, limits, tenantDefaults }) => {
-  for (const name of PROCEDURES) {
+  for (const name of OPERATIONS) {
     app.route({
       method: "POST",
       url: `/${name}`,
       bodyLimit: Math.max(limits.bodyLimit, CALL_LIMIT),
       config: { scope: "preview" },
-      schema: { hide: true, body: bodyOf(name), response: { 200: API[name].output } },
+      schema: { hide: true, body: bodyOf(name), response: { 200: answerOf(name) } },
       handler: async ({ body, caller }) =>
         serveCall(name, body, userOf(caller), (session) => openSession(pool, caller, { ...session, tenantDefaults })),
     });

@@ -1,6 +1,7 @@
 import { z } from "zod";
-import { type Caller, openAsOperator } from "../../provider/access";
-import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../provider/webhooks";
+import type { Caller } from "../../provider/access/caller";
+import { openAsOperator } from "../../provider/access/tenant-ipam";
+import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../provider/webhooks/webhooks";
 import type { RouteGroup } from "../app";
 import { webhookFields } from "../inputs";
 import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../schemas/webhooks";

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
 import { openEngine, openIpam } from "../../provider/ipam";
+import { claimOne } from "../../provider/ipam/shorthands";
 import { move } from "../../provider/ipam/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { changesOf, find, leaseRow } from "./engine";
@@ -46,7 +47,7 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
         const pool = await openIpam(source, { offerTtl: 3600, quarantine: 300 });
         try {
           for (let i = 0; !isFailed; i++) {
-            const lease = await pool.claim({ pool: address, owner: `writer ${id} ${i}`, type: "IPReservation" });
+            const lease = await claimOne(pool, { pool: address, owner: `writer ${id} ${i}`, type: "IPReservation" });
             answered.push(lease.leaseId);
           }
           return undefined;

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import { RunPlan } from "../../provider/ipam/run-plan";
+import { claimOne, findSpec, listSpecs } from "../../provider/ipam/shorthands";
 import type { Ipam, Lease } from "../../provider/ipam/types";
 import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
@@ -99,7 +100,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     for (const { changes } of await ctl.withPool(differences)) expect(changes).toBe(false);
     expect((await ctl.run("store", "check")).code).toBe(0);
     const next = await ctl.withPool((pool) =>
-      pool.claim({ pool: "network/training", owner: "new", type: "RunnerSubnet" }),
+      claimOne(pool, { pool: "network/training", owner: "new", type: "RunnerSubnet" }),
     );
     expect(next.extents).toEqual([{ first: 4n, last: 4n }]);
   });
@@ -110,9 +111,9 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
         copyFileSync(join(ctl.folder, `${from}${end}`), join(ctl.folder, `${to}${end}`));
     };
     const claim = (owner: string) =>
-      ctl.withPool((pool) => pool.claim({ pool: "network/training", owner, type: "RunnerSubnet" }));
+      ctl.withPool((pool) => claimOne(pool, { pool: "network/training", owner, type: "RunnerSubnet" }));
     copy("pool.db", "backup.db");
-    const settings = await ctl.withPool((pool) => pool.spec("network/training"));
+    const settings = await ctl.withPool((pool) => findSpec(pool, "network/training"));
     const late = await ctl.withPool((pool) =>
       make(lifecyclesOn(pool).runners, "late", {
         network: parseSettings(storedNetwork, settings!),
@@ -166,12 +167,12 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
 
   test("with secrets shown, the names of hosts and the network's hub are recovered too", async () => {
     const before = await leases();
-    const hub = await ctl.withPool((pool) => pool.spec("network/training"));
+    const hub = await ctl.withPool((pool) => findSpec(pool, "network/training"));
     const file = exportTo("dev.json", everything({ shown: true }));
     lose();
     await ctl.must("recover", "--stack-export", file, "--yes");
     expect(timeless(await leases())).toEqual(timeless(before));
-    expect(await ctl.withPool((pool) => pool.spec("network/training"))).toEqual(hub);
+    expect(await ctl.withPool((pool) => findSpec(pool, "network/training"))).toEqual(hub);
   });
 
   test("a second run, and a run on a sound store, find all leases present", async () => {
@@ -218,7 +219,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const file = exportTo("dev.json", everything());
     const { node1 } = deployed.runners as Record<string, Values>;
     await ctl.withPool((pool) =>
-      pool.claim({ pool: "network/training", owner: String(node1!.owner), type: "RunnerSubnet" }),
+      claimOne(pool, { pool: "network/training", owner: String(node1!.owner), type: "RunnerSubnet" }),
     );
     expect(await ctl.refusal("recover", "--stack-export", file)).toBe("1 STORE_CONFLICT");
     lose();
@@ -289,12 +290,12 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
       "1 in network/training",
       "10.128.0.0/12 in space/default",
     ]);
-    expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
+    expect(await ctl.withPool((pool) => listSpecs(pool, { prefix: "network/" }))).toEqual([]);
   });
 
   test("leases of stacks without an export are kept, unless --gone names the stack", async () => {
     await ctl.withPool((pool) =>
-      pool.claim({
+      claimOne(pool, {
         pool: "network/training",
         owner: "acme/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::a",
         type: "RunnerSubnet",
@@ -331,7 +332,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
       "2 192.0.2.11",
       "10.128.0.0/12 192.0.2.11",
     ]);
-    expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
+    expect(await ctl.withPool((pool) => listSpecs(pool, { prefix: "network/" }))).toEqual([]);
     expect(await ctl.must("gc", "--forgotten")).toEqual([]);
   });
 

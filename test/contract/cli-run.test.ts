@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { historyOf } from "../../provider/ipam/shorthands";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
 /** An address that is held while a command runs, however the command ends. */
@@ -60,7 +61,7 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     await running.ended; // the command has ended then, too
     await until("no owner holds it", async () => (await live()).length === 0);
     expect(Date.now() - killed).toBeLessThan(4000);
-    const events = (await ctl.withPool((pool) => pool.history("runner/training/node1"))).filter(
+    const events = (await ctl.withPool((pool) => historyOf(pool, "runner/training/node1"))).filter(
       ({ uid }) => uid === lease!.uid,
     );
     expect(events.map(({ what }) => what)).toEqual(["claimed"]);

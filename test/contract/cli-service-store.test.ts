@@ -1,8 +1,9 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { createAccessToken } from "../../provider/access";
+import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam, type Store } from "../../provider/ipam";
+import { historyOf } from "../../provider/ipam/shorthands";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type Service, serveInProcess } from "./servers/service";
 
@@ -40,7 +41,7 @@ describe("overlayctl --store https", { timeout: 120_000 }, () => {
     expect((await run(["ip", "validate", String(signed)])).json).toMatchObject([{ ip }]);
     expect((await run(["ip", "use", "--token", String(signed), "--by", "c1"])).code).toBe(0);
     expect((await run(["ip", "release", "--by", "c1"])).json).toMatchObject([{ ip }]);
-    const history = await pool.history("runner/training/node1");
+    const history = await historyOf(pool, "runner/training/node1");
     expect(history.every(({ by }) => by?.startsWith("ops ("))).toBe(true);
   });
 

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { historyOf } from "../../provider/ipam/shorthands";
 import { by, createFixture, createPool, type Engine, extents, firstOf, START } from "./fixture";
 import { refusal } from "./refusal";
 
@@ -17,7 +18,7 @@ export function conditionalChangeContract(engine: Engine): void {
     expect(loser.reason).toMatchObject({ code: "LEASE_CHANGED" });
     expect(await pool.release("pool/p", leaseId, { onlyIf })).toBe(false);
     expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: "z" } })).toBe(false);
-    const { usedBy } = (await pool.find("pool/p", { leaseId }))!;
+    const { usedBy } = (await pool.find({ pool: "pool/p", leaseId }))!;
     expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: usedBy! } })).toBe(true);
   });
 
@@ -64,7 +65,7 @@ export function conditionalChangeContract(engine: Engine): void {
     const reserved = await pool.amend("pool/p", leaseId, { state: "reserved" });
     expect(reserved).toMatchObject({ state: "reserved", expiresAt: START + 3_660_000 });
     pass(61);
-    expect(await pool.find("pool/p", { leaseId })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", leaseId })).toBeUndefined();
     expect(firstOf(reserved)).toBe(1n);
   });
 
@@ -80,7 +81,7 @@ export function conditionalChangeContract(engine: Engine): void {
     await bob.amend("pool/p", leaseId, { state: "reserved" });
     pass(61);
     await ann.claim(by("b"));
-    const events = (await ann.history("pool/p")).filter(({ owner }) => owner === "a");
+    const events = (await historyOf(ann, "pool/p")).filter(({ owner }) => owner === "a");
     expect(events.map(({ what, usedBy, by }) => [what, usedBy, by])).toEqual([
       ["claimed", undefined, actorName("ann@host")],
       ["used", "web", actorName("bob@host")],

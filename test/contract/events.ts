@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access/access-tokens";
+import { findUsage, historyOf } from "../../provider/ipam/shorthands";
 import type { AccessToken, Delivery, Webhook } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
 
@@ -36,7 +37,7 @@ export function eventContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/24") });
     const { last } = await pool.events({ after: 0 });
-    await pool.claimAll(["a", "b", "c", "d"].map((owner) => by(owner)));
+    await pool.ipam.claim(["a", "b", "c", "d"].map((owner) => by(owner)));
     await another().claim(by("e"));
     const ids = (await pool.events({ after: last })).events.map(({ id }) => id);
     const owners = async (after: number, limit?: number) =>
@@ -78,7 +79,7 @@ export function eventContract(engine: Engine): void {
     const [ann, bob] = [pool.session({ actor: "ann" }), pool.session({ actor: "bob" })];
     const [a] = await Promise.all([ann.claim(by("a")), bob.claim(by("b")), pool.claim(by("c"))]);
     await bob.release("pool/p", a.leaseId);
-    const events = (await pool.history("pool/p")).map(({ what, owner, by }) => [what, owner, by]);
+    const events = (await historyOf(pool, "pool/p")).map(({ what, owner, by }) => [what, owner, by]);
     expect(events.sort()).toEqual([
       ["claimed", "a", actorName("ann")],
       ["claimed", "b", actorName("bob")],
@@ -93,13 +94,11 @@ export function eventContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/30"), reserved: extents("10.0.0.0") });
     const batch = (...owners: string[]) => owners.map((owner) => by(owner));
-    await expect(pool.claimAll(batch("a", "b", "c", "d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
-    expect(await another().usage("pool/p")).toMatchObject({ held: 0n });
-    const leases = await pool.claimAll(batch("a", "b", "c"));
+    await expect(pool.ipam.claim(batch("a", "b", "c", "d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    expect(await findUsage(another(), "pool/p")).toMatchObject({ held: 0n });
+    const leases = await pool.ipam.claim(batch("a", "b", "c"));
     expect(new Set(leases.map(firstOf)).size).toBe(3);
-    expect(leases.map((lease) => pool.versionOf(lease)?.version)).toEqual(
-      Array(3).fill((await pool.identity()).version),
-    );
+    expect(leases.map((lease) => lease.version?.version)).toEqual(Array(3).fill((await pool.describe()).version));
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -121,7 +120,7 @@ export function eventContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     const input = { name: "ci", scopes: ["read" as const] };
     const created = await Promise.allSettled(
-      [pool, another()].map((at) => createAccessToken({ pool: at, createdBy: "ann@host" }, input)),
+      [pool, another()].map((at) => createAccessToken({ pool: at.ipam, createdBy: "ann@host" }, input)),
     );
     expect(created.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
     const refused = created.find((each) => each.status === "rejected")!;

@@ -2,11 +2,11 @@ import { parseIp, tryParseIp } from "../../provider/addressing/ip";
 import { openIpam, type Settings } from "../../provider/ipam";
 import { StoreAdmin } from "../../provider/ipam/admin";
 import { RunPlan } from "../../provider/ipam/run-plan";
-import type { ExistingLease, Extent, Lease, PoolSpec, Request, Store } from "../../provider/ipam/types";
+import { claimOne } from "../../provider/ipam/shorthands";
+import type { ExistingLease, Extent, Ipam, Lease, PoolSpec, Request, Store } from "../../provider/ipam/types";
 
 /** A run of Pulumi, its store and the administration of that as one object: operations of all, of the run first. */
-export type Pool = Omit<RunPlan, "ipam"> &
-  Omit<Store, keyof RunPlan | "session"> &
+export type Pool = Omit<RunPlan, "ipam"> & { readonly ipam: Store } & Omit<Store, keyof RunPlan | "session"> &
   Pick<StoreAdmin, keyof StoreAdmin> & { session(options: Parameters<Store["session"]>[0]): Pool };
 
 export const openPool = async (
@@ -97,21 +97,25 @@ export function extent(text: string): Extent {
 
 export const extents = (...texts: string[]): Extent[] => texts.map(extent);
 
+type NewPool = Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] };
+
 /** Creates a pool as users do: with a lease on an address space. */
-export async function createPool(
-  pool: Pick<Pool, "claim">,
-  spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] },
-): Promise<Lease> {
+export const createPool = (pool: Pick<Pool, "claim">, spec: NewPool): Promise<Lease> => pool.claim(poolRequest(spec));
+
+/** The same on a store, without a run of Pulumi. */
+export const createPoolOn = (store: Ipam, spec: NewPool): Promise<Lease> => claimOne(store, poolRequest(spec));
+
+function poolRequest(spec: NewPool): Request {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
   const want = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
-  return pool.claim({
+  return {
     pool: `space/${full.kind}`,
     owner: `opener of ${full.name}`,
     type: "IPPool",
     program: PROGRAM,
     want,
     childPool: full,
-  });
+  };
 }
 
 /** The program of all requests that name none. */
@@ -148,6 +152,9 @@ export const existingLease = (
   ...(sharingKey !== undefined && { sharingKey }),
   ...(ports && { ports }),
 });
+
+/** A lease as reads return it. */
+export const asStored = ({ version: _, ...lease }: Lease): Lease => lease;
 
 export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;
 

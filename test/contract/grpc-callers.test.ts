@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { createAccessToken, revokeAccessToken } from "../../provider/access";
+import { createAccessToken, revokeAccessToken } from "../../provider/access/access-tokens";
 import type { Scope } from "../../provider/access/caller";
 import { SERVICE_NAMES, serviceDefinition } from "../../service/grpc/api";
 import { Stage } from "../unit/lifecycle/stage";

@@ -8,7 +8,7 @@ import {
   type ServiceDefinition,
 } from "@grpc/proto-loader";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { revokeAccessToken } from "../../provider/access";
+import { revokeAccessToken } from "../../provider/access/access-tokens";
 import { TlsCredentials } from "../../service/grpc/credentials";
 import { readTls } from "../../service/tls";
 import { Stage } from "../unit/lifecycle/stage";

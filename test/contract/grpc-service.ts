@@ -8,7 +8,7 @@ import {
   status,
 } from "@grpc/grpc-js";
 import { loadSync, type MessageTypeDefinition, type ServiceDefinition } from "@grpc/proto-loader";
-import { type AccessTokenInput, createAccessToken } from "../../provider/access";
+import { type AccessTokenInput, createAccessToken } from "../../provider/access/access-tokens";
 import { Authenticator } from "../../provider/access/authenticate";
 import type { Store } from "../../provider/ipam/types";
 import type { TenantDefaults } from "../../provider/resource";

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { findSpec, historyOf } from "../../provider/ipam/shorthands";
 import { Stage } from "../unit/lifecycle/stage";
 import { type Answer, type CallError, type Connection, GrpcService } from "./grpc-service";
 
@@ -73,7 +74,7 @@ describe("Ipam", () => {
       warnAtPercent: 50,
       labels: { team: "net" },
     });
-    expect(await stage.pool.ipam.spec("pool/lb")).toMatchObject({
+    expect(await findSpec(stage.pool.ipam, "pool/lb")).toMatchObject({
       kind: "address",
       allocation: "random",
       autoAssign: false,
@@ -83,7 +84,7 @@ describe("Ipam", () => {
       warnAtPercent: 50,
       data: { settings: { addressSpace: "lab", type: "loadBalancer", ranges: ["10.9.0.0/24", "fd00::/120"] } },
     });
-    const lease = await stage.pool.ipam.holder("pool/lb");
+    const lease = await stage.pool.ipam.find({ name: "pool/lb" });
     expect(lease).toMatchObject({ owner: "service/lb", labels: { team: "net" }, pool: "space/lab", by: "ops" });
     expect(await call("Ipam.GetPool", { name: "lb" })).toMatchObject({ capacity: "510", tenant: ACME });
   });
@@ -300,7 +301,7 @@ describe("Reservations", () => {
     await call("Reservations.Use", { token, container: "c1" }, runner);
     stage.pass(1);
     await call("Reservations.Release", { container: "c1" });
-    const history = await stage.pool.ipam.history(lease.pool);
+    const history = await historyOf(stage.pool.ipam, lease.pool);
     expect(history.map(({ what, by }) => [what, by])).toEqual([
       ["claimed", "ops"],
       ["used", "runner-1"],

@@ -4,8 +4,10 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import { openIpam } from "../../provider/ipam";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
+import { findSpec } from "../../provider/ipam/shorthands";
 import type { Extent, PoolSpec, Store } from "../../provider/ipam/types";
 import {
+  asStored,
   by,
   createPool,
   existingLease,
@@ -67,14 +69,14 @@ describe("an answer that gets lost", () => {
     proxy.loseAnswers("claim", 2);
     const lease = await pool.claim(requestFor(a, "1"));
     expect(lease).toMatchObject({ uid: offer.uid, state: "reserved" });
-    expect(await pool.find("pool/p", { leaseId: lease.leaseId })).toEqual(lease);
+    expect(await pool.find({ pool: "pool/p", leaseId: lease.leaseId })).toEqual(asStored(lease));
     expect(await pool.leases("pool/p")).toHaveLength(1);
-    await operator.mustInclude({ ...(await pool.identity()), ...pool.versionOf(lease) });
+    await operator.mustInclude({ ...(await pool.describe()), ...lease.version });
   });
 
   test("of a batch: no more leases than requests", async () => {
     proxy.loseAnswers("claimAll");
-    const leases = await pool.claimAll([by("x"), by("y")]);
+    const leases = await pool.ipam.claim([by("x"), by("y")]);
     expect((await pool.leases("pool/p")).map(({ leaseId }) => leaseId)).toEqual(leases.map(({ leaseId }) => leaseId));
   });
 
@@ -83,7 +85,7 @@ describe("an answer that gets lost", () => {
     proxy.loseAnswers("amend");
     const changed = await pool.amend("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } });
     expect(changed).toMatchObject({ data: { run: "r1" } });
-    expect(pool.versionOf(changed)).toMatchObject({ version: (await operator.identity()).version });
+    expect(changed.version).toMatchObject({ version: (await operator.describe()).version });
     proxy.loseAnswers("amend");
     const used = { state: "used", usedBy: "box" } as const;
     expect(await pool.amend("pool/p", leaseId, used, { onlyIf: { state: "reserved" } })).toMatchObject(used);
@@ -105,14 +107,14 @@ describe("an answer that gets lost", () => {
     expect(await pool.release("pool/p", lease.leaseId, { onlyIf })).toBe(false);
     proxy.loseAnswers("release");
     expect(await pool.release("pool/p", lease.leaseId)).toBe(true);
-    expect(await pool.find("pool/p", { owner: a })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", owner: a })).toBeUndefined();
   });
 
   test("of an import, a heartbeat and the close of a pool", async () => {
     proxy.loseAnswers("importLeases");
     const { conflicts } = await pool.importLeases([existingLease(by("x"), "5")]);
     expect(conflicts).toEqual([]);
-    expect(await pool.find("pool/p", { value: 5n })).toMatchObject({ owner: "x" });
+    expect(await pool.find({ pool: "pool/p", value: 5n })).toMatchObject({ owner: "x" });
     const opener = await pool.claim(network("n", "10.0.0.0/8"));
     for (const name of ["touch", "close"]) proxy.loseAnswers(name);
     await pool.touch(opener.pool, opener.leaseId);
@@ -145,7 +147,7 @@ describe("round trips", () => {
   test("an offer, a claim and a change need one each", async () => {
     expect(await callsOf(() => pool.offer(by(a)))).toEqual(["offer"]);
     expect(await callsOf(() => pool.claim(by(a)))).toEqual(["claim"]);
-    const { leaseId } = (await pool.find("pool/p", { owner: a }))!;
+    const { leaseId } = (await pool.find({ pool: "pool/p", owner: a }))!;
     expect(await callsOf(() => pool.amend("pool/p", leaseId, { labels: { x: "y" } }))).toEqual(["amend"]);
   });
 
@@ -217,6 +219,6 @@ describe("two instances that get every other request", () => {
     const offer = await preview.offer(runner);
     const lease = await up.claim({ ...runner, want: offer.extents });
     expect(lease.childPool).toBe("runner/n/r");
-    expect((await up.spec("runner/n/r"))?.extents[0]?.first).toBe(firstOf(lease) * 256n);
+    expect((await findSpec(up, "runner/n/r"))?.extents[0]?.first).toBe(firstOf(lease) * 256n);
   });
 });

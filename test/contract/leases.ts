@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
+import { historyOf } from "../../provider/ipam/shorthands";
+import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Offers and claims: which values an owner gets and keeps. */
 export function leaseContract(engine: Engine): void {
@@ -46,8 +47,8 @@ export function leaseContract(engine: Engine): void {
     expect(second.uid).toBe(first.uid);
     expect(await pool.release("pool/p", first.leaseId)).toBe(false);
     await expect(pool.amend("pool/p", first.leaseId, { usedBy: "c" })).rejects.toMatchObject({ code: "LEASE_FENCED" });
-    expect(await pool.find("pool/p", { leaseId: first.leaseId })).toBeUndefined();
-    expect(await pool.find("pool/p", { leaseId: second.leaseId })).toEqual(second);
+    expect(await pool.find({ pool: "pool/p", leaseId: first.leaseId })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", leaseId: second.leaseId })).toEqual(asStored(second));
     expect(await pool.release("pool/p", second.leaseId)).toBe(true);
     expect(await pool.release("pool/p", second.leaseId)).toBe(false);
   });
@@ -64,7 +65,7 @@ export function leaseContract(engine: Engine): void {
       ttl: 60,
     };
     const lease = await pool.claim(by("a", details));
-    expect(await pool.find("pool/p", { value: firstOf(lease) })).toEqual({
+    expect(await pool.find({ pool: "pool/p", value: firstOf(lease) })).toEqual({
       ...details,
       by: engine.actorName?.("unknown") ?? details.by,
       pool: "pool/p",
@@ -86,11 +87,11 @@ export function leaseContract(engine: Engine): void {
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const firm = await pool.claim(by("a", { labels: { x: "1" }, names: ["runner/n/a"] }));
     pass(10);
-    expect(await pool.offer(by("a", { labels: { x: "2" }, names: ["runner/n/b"] }))).toEqual(firm);
-    expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
+    expect(await pool.offer(by("a", { labels: { x: "2" }, names: ["runner/n/b"] }))).toEqual(asStored(firm));
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(firm));
     const other = await pool.offer(by("b", { names: ["runner/n/b"] }));
     await expect(pool.offer(by("a", { names: ["runner/n/b"] }))).rejects.toMatchObject({ code: "RUNNER_NAME_TAKEN" });
-    expect(await pool.find("pool/p", { owner: "b" })).toEqual(other);
+    expect(await pool.find({ pool: "pool/p", owner: "b" })).toEqual(other);
   });
 
   test("a value that another owner holds is refused in check, and PLAN_STALE in create; both name the holder", async () => {
@@ -114,8 +115,8 @@ export function leaseContract(engine: Engine): void {
     pass(1);
     const next = await pool.claim(by("a", { names: ["runner/n/a"], want: extents("7") }));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n, 7n]);
-    expect(await pool.find("pool/p", { owner: "a" })).toEqual(next);
-    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ uid: old.uid, names: [] });
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(next));
+    expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ uid: old.uid, names: [] });
     await pool.release("pool/p", old.leaseId);
     expect((await pool.leases("pool/p")).map(({ state }) => state)).toEqual(["quarantined", "reserved"]);
     await expect(pool.claim(by("b", { names: ["runner/n/a"] }))).rejects.toMatchObject({ code: "RUNNER_NAME_TAKEN" });
@@ -129,9 +130,14 @@ export function leaseContract(engine: Engine): void {
     pass(1);
     const offer = await pool.offer(by("a", { names, want: extents("5") }));
     expect(offer).toMatchObject({ state: "offered", extents: extents("5") });
-    expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(firm));
     const renewed = await pool.claim(by("a", { names }));
-    expect(renewed).toEqual({ ...firm, leaseId: renewed.leaseId, updatedAt: START + 1000, lastSeen: START + 1000 });
+    expect(asStored(renewed)).toEqual({
+      ...asStored(firm),
+      leaseId: renewed.leaseId,
+      updatedAt: START + 1000,
+      lastSeen: START + 1000,
+    });
     expect((await pool.leases("pool/p")).map(({ state }) => state)).toEqual(["reserved"]);
   });
 
@@ -140,8 +146,8 @@ export function leaseContract(engine: Engine): void {
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
     const moved = await pool.amend("pool/p", lease.leaseId, { owner: "new" });
-    expect(moved).toEqual({ ...lease, owner: "new" });
-    expect(await pool.find("pool/p", { owner: "old" })).toBeUndefined();
+    expect(asStored(moved)).toEqual({ ...asStored(lease), owner: "new" });
+    expect(await pool.find({ pool: "pool/p", owner: "old" })).toBeUndefined();
     expect(firstOf(await pool.claim(by("new", { names: ["runner/n/a"] })))).toBe(1n);
     expect(firstOf(await pool.claim(by("old")))).toBe(2n);
   });
@@ -166,7 +172,7 @@ export function leaseContract(engine: Engine): void {
     await pool.amend("pool/p", lease.leaseId, { owner: "b" });
     pass(1);
     await pool.release("pool/p", lease.leaseId);
-    const events = await pool.history("pool/p");
+    const events = await historyOf(pool, "pool/p");
     const user = engine.actorName?.("unknown") ?? "commit 1";
     expect(events.map(({ at, what, owner, by, formerOwner }) => [at - START, what, owner, by, formerOwner])).toEqual([
       [0, "claimed", "a", user, undefined],
@@ -174,7 +180,7 @@ export function leaseContract(engine: Engine): void {
       [2000, "renamed", "b", user, "a"],
       [3000, "released", "b", user, undefined],
     ]);
-    expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
+    expect(await historyOf(pool, "pool/p", { since: START + 1001, limit: 1 })).toEqual([events[2]]);
   });
 
   test("leases are listed in the order of their values, page by page", async () => {

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { listUsages } from "../../provider/ipam/shorthands";
 import type { Changes } from "../../provider/ipam/types";
 import {
   address,
@@ -22,11 +23,11 @@ export function limitContract(engine: Engine): void {
     for (const name of ["a", "b"]) await pool.claim({ ...runner("n", name), owner: name });
     await pool.claim({ ...address("n", "a", "x"), ttl: 60 });
     await pool.offer(address("n", "a", "y"));
-    const held = async () => [...(await pool.usages("runner/n/"))].map(([name, usage]) => `${name} ${usage.held}`);
+    const held = async () => [...(await listUsages(pool, "runner/n/"))].map(([name, usage]) => `${name} ${usage.held}`);
     expect(await held()).toEqual(["runner/n/a 2", "runner/n/b 0"]);
     pass(61);
     expect(await held()).toEqual(["runner/n/a 1", "runner/n/b 0"]);
-    expect(await pool.usages("runner/m/")).toEqual(new Map());
+    expect(await listUsages(pool, "runner/m/")).toEqual(new Map());
   });
 
   test("a tenant's pool serves that tenant only, in preview, up, amend and import", async () => {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { by, createFixture, createPool, type Engine, extents } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, extents } from "./fixture";
 import { refusal } from "./refusal";
 
 /** Names of leases, which are unique in the whole store. */
@@ -37,17 +37,17 @@ export function nameContract(engine: Engine): void {
     await expect(pool.amend("pool/p", lease.leaseId, { names: ["host/h1/x"] })).rejects.toMatchObject({
       code: "DEVICE_FOREIGN",
     });
-    expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ names: ["runner/n/a", "host/h2/x"] });
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toMatchObject({ names: ["runner/n/a", "host/h2/x"] });
   });
 
   test("a lease is found by its name in any pool until it ends", async () => {
     const { pool, pass } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/28") });
     const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
-    expect(await pool.holder("user/n/box")).toEqual(lease);
-    expect(await pool.holder("user/n/other")).toBeUndefined();
+    expect(await pool.find({ name: "user/n/box" })).toEqual(asStored(lease));
+    expect(await pool.find({ name: "user/n/other" })).toBeUndefined();
     pass(61);
-    expect(await pool.holder("user/n/box")).toBeUndefined();
+    expect(await pool.find({ name: "user/n/box" })).toBeUndefined();
   });
 
   test("a used lease keeps its user's name when it is claimed again", async () => {
@@ -57,6 +57,6 @@ export function nameContract(engine: Engine): void {
     await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
     const renewed = await pool.claim(by("a"));
     expect(renewed).toMatchObject({ state: "used", usedBy: "box" });
-    expect(await pool.holder("user/n/box")).toMatchObject({ leaseId: renewed.leaseId });
+    expect(await pool.find({ name: "user/n/box" })).toMatchObject({ leaseId: renewed.leaseId });
   });
 }

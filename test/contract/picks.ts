@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
+import { findUsage } from "../../provider/ipam/shorthands";
 import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
 import { refusal } from "./refusal";
 
@@ -69,7 +70,7 @@ export function pickContract(engine: Engine): void {
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
     expect(new Set(leases.map(firstOf)).size).toBe(20);
     for (const { extents } of leases) expect(formatExtent("address", extents[0]!)).toMatch(/^fd00:1::/);
-    expect(await pool.usage("pool/p")).toMatchObject({ capacity: 1n << 64n, held: 20n });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ capacity: 1n << 64n, held: 20n });
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -159,7 +160,7 @@ export function pickContract(engine: Engine): void {
     await expect(pool.claim(by("e"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
     for (const i of [1, 2, 0, 3]) await pool.release("pool/p", leases[i]!.leaseId);
     expect(await pool.fsck()).toEqual([]);
-    expect(await pool.usage("pool/p")).toMatchObject({ capacity: 4n, held: 0n });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ capacity: 4n, held: 0n });
   });
 
   test("blocks are aligned and do not overlap; adjacent free space is merged when they are released", async () => {
@@ -185,7 +186,7 @@ export function pickContract(engine: Engine): void {
     expect(both.extents).toEqual(extents("10.0.0.0", "fd00::"));
     expect((await pool.claim(by("b", { within: v6 }))).extents).toEqual(extents("fd00::1"));
     expect((await pool.claim(by("a", { within: v4, also: [v6] }))).uid).toBe(both.uid);
-    expect(await pool.find("pool/p", { value: extent("fd00::").first })).toMatchObject({ owner: "a" });
+    expect(await pool.find({ pool: "pool/p", value: extent("fd00::").first })).toMatchObject({ owner: "a" });
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b"]);
     expect(await pool.fsck()).toEqual([]);
   });

@@ -1,7 +1,19 @@
 import { expect, test } from "vitest";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
+import { findSpec, historyOf, listSpecs } from "../../provider/ipam/shorthands";
 import type { PoolSpec } from "../../provider/ipam/types";
-import { address, by, createFixture, createPool, type Engine, extents, firstOf, network, runner } from "./fixture";
+import {
+  address,
+  asStored,
+  by,
+  createFixture,
+  createPool,
+  type Engine,
+  extents,
+  firstOf,
+  network,
+  runner,
+} from "./fixture";
 import { refusal } from "./refusal";
 
 /** Child pools of leases: a network has the pool of its runners, a runner that of its addresses. */
@@ -12,11 +24,11 @@ export function poolContract(engine: Engine): void {
     expect(firstOf(await pool.offer(runner("n", "r")))).toBe(1n);
     const promised = await pool.offer(address("n", "r", "ip"));
     const up = another();
-    expect(await up.spec("network/n")).toEqual({ ...network("n", "10.0.0.0/8").childPool, data: { vni: 100 } });
+    expect(await findSpec(up, "network/n")).toEqual({ ...network("n", "10.0.0.0/8").childPool, data: { vni: 100 } });
     await up.claim(network("n", "10.0.0.0/8"));
     await up.claim({ ...runner("n", "r"), want: extents("1") });
     expect((await up.claim(address("n", "r", "ip"))).extents).toEqual(promised.extents);
-    expect((await up.pools("network/")).map(({ name }) => name)).toEqual(["network/n"]);
+    expect((await listSpecs(up, { prefix: "network/" })).map(({ name }) => name)).toEqual(["network/n"]);
     expect(await up.fsck()).toEqual([]);
   });
 
@@ -32,17 +44,17 @@ export function poolContract(engine: Engine): void {
     await pool.offer({ ...runner("n", "r"), want: extents("7") });
     await pool.offer(address("n", "r", "ip"));
     pass(3601);
-    expect(await pool.spec("network/n")).toBeUndefined();
-    expect(await pool.spec("runner/n/r")).toBeUndefined();
-    expect(await pool.pools("network/")).toEqual([]);
-    expect(await pool.find("network/n", { value: 1n })).toBeUndefined();
+    expect(await findSpec(pool, "network/n")).toBeUndefined();
+    expect(await findSpec(pool, "runner/n/r")).toBeUndefined();
+    expect(await listSpecs(pool, { prefix: "network/" })).toEqual([]);
+    expect(await pool.find({ pool: "network/n", value: 1n })).toBeUndefined();
     const seventh = { ...runner("n", "r"), want: extents("7") };
     await expect(pool.offer(seventh)).rejects.toMatchObject({ code: "POOL_NOT_FOUND" });
     await pool.offer(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.offer(seventh))).toBe(7n);
     pass(3601);
     await pool.claim({ ...network("m", "10.0.0.0/9"), owner: "other" });
-    expect(await pool.spec("network/n")).toBeUndefined();
+    expect(await findSpec(pool, "network/n")).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -52,7 +64,7 @@ export function poolContract(engine: Engine): void {
     pass(3000);
     await pool.offer(runner("n", "r"));
     pass(601);
-    expect(await pool.spec("runner/n/r")).toBeUndefined();
+    expect(await findSpec(pool, "runner/n/r")).toBeUndefined();
   });
 
   test("networks of one address space do not overlap; those of another may", async () => {
@@ -93,7 +105,7 @@ export function poolContract(engine: Engine): void {
     const again = await pool.claim(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.claim(runner("n", "r")))).toBe(1n);
     await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({ code: "LEASE_FENCED" });
-    expect(await pool.find("space/default", { owner: "network n" })).toEqual(again);
+    expect(await pool.find({ pool: "space/default", owner: "network n" })).toEqual(asStored(again));
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -128,7 +140,7 @@ export function poolContract(engine: Engine): void {
       await pool.release("space/default", parent.leaseId);
       pass(1);
     };
-    const lines = async (i: number) => (await pool.history(`pool/${i}`)).length;
+    const lines = async (i: number) => (await historyOf(pool, `pool/${i}`)).length;
     for (const i of [0, 1, 2]) await createAndDelete(i);
     await pool.claim(opener(1));
     await createAndDelete(3);
@@ -146,14 +158,14 @@ export function poolContract(engine: Engine): void {
     await pool.release("network/n", gone.leaseId);
     pass(1);
     expect(await pool.release("space/default", net.leaseId)).toBe(true);
-    expect(await pool.pools()).toMatchObject([{ name: "space/default" }]);
-    expect(await pool.spec("runner/n/s")).toBeUndefined();
+    expect(await listSpecs(pool)).toMatchObject([{ name: "space/default" }]);
+    expect(await findSpec(pool, "runner/n/s")).toBeUndefined();
     expect(await pool.release("network/n", gone.leaseId)).toBe(false);
     expect(await pool.claim({ ...network("n", "10.0.0.0/8"), owner: "a new one" })).toMatchObject({
       owner: "a new one",
     });
     expect(firstOf(await pool.claim(runner("n", "s")))).toBe(2n); // as its preview has shown
-    expect((await pool.history("network/n")).map(({ what }) => what)).toEqual(["claimed", "released", "claimed"]);
+    expect((await historyOf(pool, "network/n")).map(({ what }) => what)).toEqual(["claimed", "released", "claimed"]);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -167,7 +179,7 @@ export function poolContract(engine: Engine): void {
     });
     await pool.release("network/n", held.leaseId);
     expect(await pool.amend("space/default", net.leaseId, { childPool })).toMatchObject({ childPool: "network/m" });
-    expect((await pool.pools("network/")).map(({ name }) => name)).toEqual(["network/m"]);
+    expect((await listSpecs(pool, { prefix: "network/" })).map(({ name }) => name)).toEqual(["network/m"]);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -184,7 +196,7 @@ export function poolContract(engine: Engine): void {
     await pool.claim(plain);
     const conflicting = { ...plain, owner: "other", want: extents("11.0.0.0/8") };
     await expect(pool.claim(conflicting)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
-    expect(await pool.find("space/default", { owner: "other" })).toBeUndefined();
+    expect(await pool.find({ pool: "space/default", owner: "other" })).toBeUndefined();
   });
 
   test("an expired offer is ended for another request, with its names and its child pool", async () => {
@@ -195,7 +207,7 @@ export function poolContract(engine: Engine): void {
     await expect(pool.claim(conflicting)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     pass(3601);
     expect(await pool.claim(conflicting)).toMatchObject({ owner: "other", childPool: "network/n" });
-    expect(await pool.find("space/default", { owner: "network n" })).toBeUndefined();
+    expect(await pool.find({ pool: "space/default", owner: "network n" })).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -231,7 +243,7 @@ export function poolContract(engine: Engine): void {
       childPool: { ...network("bb", "10.8.0.0/16").childPool, name: "pool/bb" },
     });
     const read = async (prefix: string, page: { after?: string; limit?: number }) =>
-      (await pool.pools(prefix, page)).map(({ name }) => name);
+      (await listSpecs(pool, { prefix, ...page })).map(({ name }) => name);
     expect(await read("pool/", { limit: 3 })).toEqual(["pool/a", "pool/b", "pool/b-1"]);
     expect(await read("pool/", { after: "pool/b-1", limit: 2 })).toEqual(["pool/bb", "pool/c"]);
     pass(3601);

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { inspect } from "node:util";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { findSpec, findUsage, historyOf, listSpecs } from "../../provider/ipam/shorthands";
 import { openPostgres, type PostgresOptions } from "../../provider/ipam/store/postgres";
 import { TABLES } from "../../provider/ipam/store/schema";
 import type { Engine } from "../../provider/ipam/store/store";
@@ -117,8 +118,8 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
     test("serves reads before, and takes no writes", async () => {
       const pool = await open(standby!.url());
-      expect(pool.whyNoOffers).toBe("the store is read-only");
-      expect(await pool.pools()).toEqual([]);
+      expect((await pool.describe()).whyNoOffers).toBe("the store is read-only");
+      expect(await listSpecs(pool)).toEqual([]);
       await expect(pool.claim(by("a"))).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
       await expect(openEngine(standby!.url({ schema: "missing" }))).rejects.toMatchObject({
         code: "STORE_READ_ONLY",
@@ -136,7 +137,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       isOver = true;
     })();
     const reading = [1, 2, 3].map(async () => {
-      while (!isOver) await pool.usage("pool/p");
+      while (!isOver) await findUsage(pool, "pool/p");
     });
     await Promise.all([claims, ...reading]);
   });
@@ -146,7 +147,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await createPool(await open(url), { extents: extents("10.0.0.0/29") });
     await server.sql("CREATE ROLE quiet LOGIN SUPERUSER; ALTER ROLE quiet SET default_transaction_read_only = on");
     const pool = await open(server.url({ schema: schemaOf(url), login: "quiet" }));
-    expect(await pool.spec("pool/p")).toMatchObject({ name: "pool/p" });
+    expect(await findSpec(pool, "pool/p")).toMatchObject({ name: "pool/p" });
     await expect(pool.claim(by("a"))).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
   });
 
@@ -176,10 +177,10 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await writer.claim(claim);
 
     const reader = await openPool(server.url({ login: "r" }), terms);
-    expect((await reader.pools("pool/")).map(({ name }) => name)).toEqual(["pool/acme", "pool/other"]);
+    expect((await listSpecs(reader, { prefix: "pool/" })).map(({ name }) => name)).toEqual(["pool/acme", "pool/other"]);
     expect(await reader.leases("pool/acme")).toHaveLength(2);
-    expect(await reader.history("pool/acme")).toHaveLength(2);
-    await reader.findSeen(await reader.identity());
+    expect(await historyOf(reader, "pool/acme")).toHaveLength(2);
+    await reader.describe(await reader.describe());
     const refused = { code: "STORE_READ_ONLY" };
     await expect(reader.claim(claim)).rejects.toMatchObject(refused);
     await expect(reader.findSecret("ring")).rejects.toMatchObject(refused);

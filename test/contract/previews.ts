@@ -1,6 +1,16 @@
 import { expect, test } from "vitest";
 import type { Request } from "../../provider/ipam/types";
-import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
+import {
+  asStored,
+  by,
+  createFixture,
+  createPool,
+  type Engine,
+  extents,
+  firstOf,
+  inProgram,
+  requestFor,
+} from "./fixture";
 import { refusal } from "./refusal";
 
 /** Swaps within one stack: offers on values that another resource still holds. */
@@ -13,7 +23,7 @@ export function previewContract(engine: Engine): void {
   test("with offerTtl 0 a preview writes no offers, but an up does for its own claims", async () => {
     const { pool } = await createFixture(engine, { offerTtl: 0 });
     await createPool(pool, small);
-    expect(pool.whyNoOffers).toBe("overlay:offerTtl is 0");
+    expect((await pool.describe()).whyNoOffers).toBe("overlay:offerTtl is 0");
     const [first, second] = [await pool.offer(by("a"), { inUp: true }), await pool.offer(by("b"), { inUp: true })];
     expect([first, second].map(firstOf)).toEqual([1n, 2n]);
     expect(firstOf(await pool.claim(requestFor("b", "2")))).toBe(2n);
@@ -78,7 +88,7 @@ export function previewContract(engine: Engine): void {
     const up = another();
     expect(await up.offer(requestFor(a, "2"))).toMatchObject({ owner: a, extents: extents("2") });
     await expect(up.claim(requestFor(a, "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
-    expect(await pool.find("pool/p", { value: 2n })).toEqual(held);
+    expect(await pool.find({ pool: "pool/p", value: 2n })).toEqual(asStored(held));
   });
 
   test("a claim waits a short time for another resource of the stack to release the value", async () => {

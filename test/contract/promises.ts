@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import { findSpec } from "../../provider/ipam/shorthands";
 import type { Request } from "../../provider/ipam/types";
 import type { Pool } from "./fixture";
 import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
@@ -21,7 +22,7 @@ export function promiseContract(engine: Engine): void {
     expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(1n);
     expect(firstOf(await up.claim(requestFor(n, "1")))).toBe(1n);
     // The branch's own offer stands until it expires.
-    expect(await pool.find("pool/p", { value: 7n })).toMatchObject({ owner: n, state: "offered" });
+    expect(await pool.find({ pool: "pool/p", value: 7n })).toMatchObject({ owner: n, state: "offered" });
     expect(firstOf(await another().offer(onBranch(requestFor(n, "7"))))).toBe(7n);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -87,7 +88,7 @@ export function promiseContract(engine: Engine): void {
       await expect(run.offer(requestFor(r, "1"), { inUp })).rejects.toThrow(
         /^RUNNER_ID_TAKEN: .* is promised to \S*::n\. .*request it as a literal before the program's first `await`/,
       );
-      expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n, state: "offered" });
+      expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ owner: n, state: "offered" });
     },
   );
 
@@ -117,7 +118,7 @@ export function promiseContract(engine: Engine): void {
     const [first, second] = inProgram("main", requestFor(n, "1"), requestFor(r, "1")) as [Request, Request];
     await run.offer(first);
     await expect(run.offer(second)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", n));
-    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
+    expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ owner: n });
   });
 
   test("if the pool has no other value, the second of the two requests is refused, in preview and up", async () => {
@@ -208,7 +209,7 @@ export function promiseContract(engine: Engine): void {
     expect(offer).toMatchObject({ owner: r, state: "offered", afterLease: [held.uid] });
     expect(await pool.fsck()).toEqual([]);
     await pool.release("pool/p", held.leaseId);
-    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: r, state: "offered" });
+    expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ owner: r, state: "offered" });
     await expect(another().offer(requestFor(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
     expect(await another().claim(requestFor(r, "1"))).toMatchObject({ uid: offer.uid, state: "reserved" });
     expect(await pool.fsck()).toEqual([]);
@@ -222,7 +223,7 @@ export function promiseContract(engine: Engine): void {
     await run.offer(requestFor(r, "1"));
     await expect(run.markKept(held)).rejects.toMatchObject(refusal("RUNNER_ID_TAKEN", r));
     await pool.release("pool/p", held.leaseId);
-    expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", value: 1n })).toBeUndefined();
     expect(firstOf(await another().offer(by(n)))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -291,13 +292,17 @@ export function promiseContract(engine: Engine): void {
     await createPool(pool, small);
     const { uid, leaseId } = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", leaseId);
-    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "quarantined" });
+    expect(await pool.find({ pool: "pool/p", endedUid: uid })).toMatchObject({ owner: n, state: "quarantined" });
     pass(301);
     await another().claim(by("other"));
-    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "ended", end: { reason: "released" } });
+    expect(await pool.find({ pool: "pool/p", endedUid: uid })).toMatchObject({
+      owner: n,
+      state: "ended",
+      end: { reason: "released" },
+    });
     pass(31 * 24 * 3600);
     await another().claim(by("third"));
-    expect(await pool.endOf("pool/p", uid)).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", endedUid: uid })).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -327,7 +332,7 @@ export function promiseContract(engine: Engine): void {
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
       await another().claim({ ...ofStack, owner: other, want: extents("7") }); // expires overdue leases
-      expect(await pool.spec("pool/p")).toBeUndefined();
+      expect(await findSpec(pool, "pool/p")).toBeUndefined();
       expect(await pool.fsck()).toEqual([]);
       const up = another();
       await open(up);
@@ -358,7 +363,7 @@ export function promiseContract(engine: Engine): void {
       await pool.release("pool/p", held.leaseId);
       await pool.close("space/id", opener.leaseId);
       if (isReleased) await pool.release("space/id", opener.leaseId);
-      expect(await pool.endOf("pool/p", held.uid)).toMatchObject({ owner: n });
+      expect(await pool.find({ pool: "pool/p", endedUid: held.uid })).toMatchObject({ owner: n });
       expect(await pool.fsck()).toEqual([]);
       pass(10);
       const up = another();
@@ -466,12 +471,12 @@ export function promiseContract(engine: Engine): void {
       const { uid, leaseId } = await pool.claim(requestFor(n, "1"));
       await pool.release("pool/p", leaseId);
       await pool.release("space/id", opener.leaseId);
-      expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n });
+      expect(await pool.find({ pool: "pool/p", endedUid: uid })).toMatchObject({ owner: n });
       pass(31 * 24 * 3600);
       const next = await createPool(pool, { ...small, name: "pool/more" });
       await pool.release("pool/more", (await pool.claim({ ...requestFor(r, "1"), pool: "pool/more" })).leaseId);
       await another().release(next.pool, next.leaseId);
-      expect(await pool.endOf("pool/p", uid)).toBeUndefined();
+      expect(await pool.find({ pool: "pool/p", endedUid: uid })).toBeUndefined();
       expect(await pool.fsck()).toEqual([]);
     });
   });

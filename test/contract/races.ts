@@ -22,7 +22,7 @@ export function raceContract(newUrl: () => string, races = RACES): void {
     const { pool, workers, end } = await startRace(newUrl());
     const outcomes: Record<string, number> = {};
     for (let i = 0; i < races; i++) {
-      const { token } = await reserve({ pool }, { pool: "p" });
+      const { token } = await reserve({ pool: pool.ipam }, { pool: "p" });
       const answers = await Promise.all([workers[0].ask(`${a} ${token}`), workers[1].ask(`${b} ${token}`)]);
       const outcome = answers.sort().join(" ");
       outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;

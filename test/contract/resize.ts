@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
+import { findUsage } from "../../provider/ipam/shorthands";
 import type { PoolSpec, Request } from "../../provider/ipam/types";
-import { by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
 import { refusal } from "./refusal";
 
 /** Changes of the extents of pools and blocks. */
@@ -17,13 +18,13 @@ export function resizeContract(engine: Engine): void {
         childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
       });
     await reshape("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9");
-    expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", owner: "other" })).toBeUndefined();
     expect(await pool.claim(requestFor("other", "10.0.1.9"))).toMatchObject({ state: "reserved" });
     await expect(reshape("10.0.0.0-10.0.0.7", "10.0.1.9")).rejects.toMatchObject(
       refusal("POOL_IN_USE", "IPPool p", "10.0.0.8 holder of 10.0.0.8"),
     );
-    expect(await pool.usage("pool/p")).toMatchObject({ capacity: 19n, held: 3n });
-    expect(await pool.find("space/address", { leaseId: opener.leaseId })).toMatchObject({
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ capacity: 19n, held: 3n });
+    expect(await pool.find({ pool: "space/address", leaseId: opener.leaseId })).toMatchObject({
       extents: extents("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9"),
     });
     await createPool(pool, { name: "pool/q", extents: extents("10.0.0.9") });
@@ -68,7 +69,7 @@ export function resizeContract(engine: Engine): void {
       state: "offered",
       extents: extents("10.0.0.0/9"),
     });
-    expect(await pool.find("space/default", { owner: "network n" })).toEqual(old);
+    expect(await pool.find({ pool: "space/default", owner: "network n" })).toEqual(asStored(old));
     expect(await pool.claim(network("n", "10.0.0.0/9"))).toMatchObject({
       uid: old.uid,
       extents: extents("10.0.0.0/9"),
@@ -84,7 +85,7 @@ export function resizeContract(engine: Engine): void {
     expect(await pool.leases("network/n")).toHaveLength(1);
     const moved = await pool.claim(network("n", "11.0.0.0/8"));
     expect(moved).toMatchObject({ childPool: "network/n", names: ["network/n"] });
-    const old = await pool.find("space/default", { value: extents("10.0.0.0")[0]!.first });
+    const old = await pool.find({ pool: "space/default", value: extents("10.0.0.0")[0]!.first });
     expect(await pool.release("space/default", old!.leaseId)).toBe(true);
     expect(await pool.leases("network/n")).toHaveLength(1);
     expect(await pool.fsck()).toEqual([]);

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
+import { findUsage } from "../../provider/ipam/shorthands";
 import type { Extent, Lease, Port, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, existingLease, extents, requestFor } from "./fixture";
 import { refusal } from "./refusal";
@@ -17,13 +18,13 @@ export function sharingContract(engine: Engine): void {
     const web = await pool.claim(shared("web", "k", "tcp/80", "tcp/443"));
     const dns = await pool.claim(shared("dns", "k", "udp/80"));
     expect([web.extents, dns.extents]).toEqual([extents("10.0.0.1"), extents("10.0.0.1")]);
-    expect(await pool.usage("pool/p")).toMatchObject({ held: 1n, reserved: 2 });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ held: 1n, reserved: 2 });
     expect((await pool.leases("pool/p")).map(({ owner }) => owner).sort()).toEqual(["dns", "web"]);
     await pool.release("pool/p", web.leaseId);
     expect((await pool.claim(by("x"))).extents).toEqual(extents("10.0.0.2"));
     expect((await pool.claim(shared("web", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
     for (const owner of ["web", "dns"]) {
-      await pool.release("pool/p", (await pool.find("pool/p", { owner }))!.leaseId);
+      await pool.release("pool/p", (await pool.find({ pool: "pool/p", owner }))!.leaseId);
     }
     expect((await pool.claim(by("y"))).extents).toEqual(extents("10.0.0.1"));
     expect(await pool.fsck()).toEqual([]);
@@ -36,7 +37,7 @@ export function sharingContract(engine: Engine): void {
     await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject(
       refusal("PORT_CONFLICT", "tcp/80", "10.0.0.1", "web"),
     );
-    expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", owner: "other" })).toBeUndefined();
   });
 
   test("anotherAddress: with a taken port the request gets another address under the same key, the lowest with a free port", async () => {

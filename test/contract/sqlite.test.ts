@@ -69,8 +69,8 @@ describe("sqlite", () => {
     await createPool(writer, { extents: extents("10.0.0.0/29") });
     await writer.claim(by("a"));
     const reader = await open(`${url}?mode=ro`);
-    expect(reader.whyNoOffers).toBe("the store is read-only");
-    expect(await reader.find("pool/p", { owner: "a" })).toMatchObject({ state: "reserved" });
+    expect((await reader.describe()).whyNoOffers).toBe("the store is read-only");
+    expect(await reader.find({ pool: "pool/p", owner: "a" })).toMatchObject({ state: "reserved" });
     await expect(reader.claim(by("b"))).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
     expect(await writer.leases("pool/p")).toHaveLength(1);
   });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
+import { findUsage, historyOf } from "../../provider/ipam/shorthands";
+import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Expiry, quarantine and preemption. */
 export function timeContract(engine: Engine): void {
@@ -10,13 +11,13 @@ export function timeContract(engine: Engine): void {
     await createPool(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
     pass(60);
-    expect(await pool.find("pool/p", { owner: "a" })).toEqual(lease);
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(lease));
     pass(0.001);
-    expect(await pool.find("pool/p", { owner: "a" })).toBeUndefined();
-    expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
-    expect(await pool.find("pool/p", { leaseId: lease.leaseId })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", value: 1n })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", leaseId: lease.leaseId })).toBeUndefined();
     expect(await pool.leases("pool/p")).toEqual([]);
-    expect(await pool.usage("pool/p")).toMatchObject({ held: 0n, reserved: 0 });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ held: 0n, reserved: 0 });
     await expect(pool.amend("pool/p", lease.leaseId, { ttl: 60 })).rejects.toMatchObject({ code: "LEASE_EXPIRED" });
     expect(await pool.release("pool/p", lease.leaseId)).toBe(false);
     expect(firstOf(await pool.claim(by("b")))).toBe(1n);
@@ -30,7 +31,7 @@ export function timeContract(engine: Engine): void {
     expect(used).toMatchObject({ state: "used", usedBy: "c1" });
     expect(used.expiresAt).toBeUndefined();
     pass(86400);
-    expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ state: "used" });
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toMatchObject({ state: "used" });
     const unused = await pool.amend("pool/p", lease.leaseId, { state: "reserved", ttl: 60 });
     expect(unused).toMatchObject({ state: "reserved", expiresAt: START + 86_460_000 });
     expect(unused.usedBy).toBeUndefined();
@@ -79,7 +80,7 @@ export function timeContract(engine: Engine): void {
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
     expect(await pool.offer(by("a"))).toMatchObject({ state: "offered", extents: extents("1") });
-    expect(await pool.usage("pool/p")).toMatchObject({ offered: 1, reserved: 0 });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ offered: 1, reserved: 0 });
   });
 
   describe("a quarantine ends at its time, whatever its previous holder previews", () => {
@@ -126,7 +127,7 @@ export function timeContract(engine: Engine): void {
     await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(requestFor("b", "10.0.0.7"));
     expect(offer.warnings).toEqual([expect.stringMatching(/10\.0\.0\.7 .* a /)]);
-    expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
+    expect(await pool.find({ pool: "pool/p", owner: "b" })).not.toHaveProperty("warnings");
   });
 
   test("a preview of a quarantined value by another owner only interrupts the quarantine", async () => {
@@ -204,7 +205,7 @@ export function timeContract(engine: Engine): void {
     await createPool(pool, small);
     const offer = await pool.offer(requestFor("a", "2"));
     pass(3601);
-    expect(await pool.find("pool/p", { owner: "a" })).toBeUndefined();
+    expect(await pool.find({ pool: "pool/p", owner: "a" })).toBeUndefined();
     expect(await pool.offer(requestFor("a", "2"))).toMatchObject({ uid: offer.uid, extents: extents("2") });
     pass(3601);
     expect(firstOf(await pool.claim(requestFor("b", "2")))).toBe(2n);
@@ -226,7 +227,9 @@ export function timeContract(engine: Engine): void {
     await expect(pool.offer(by("f"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
     const claimed = await pool.claim(by("d", { want: offers[0]!.extents }));
     expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
-    expect((await pool.history("pool/p")).filter(({ what }) => what === "reclaimed")).toMatchObject([{ takenBy: "d" }]);
+    expect((await historyOf(pool, "pool/p")).filter(({ what }) => what === "reclaimed")).toMatchObject([
+      { takenBy: "d" },
+    ]);
     await expect(pool.claim(requestFor("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
@@ -273,7 +276,7 @@ export function timeContract(engine: Engine): void {
     await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
     pass(400);
     expect(await pool.claim(requestFor("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
-    expect(await pool.usage("pool/p")).toMatchObject({ reserved: 1, quarantined: 258 });
+    expect(await findUsage(pool, "pool/p")).toMatchObject({ reserved: 1, quarantined: 258 });
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -284,7 +287,7 @@ export function timeContract(engine: Engine): void {
     pass(3601);
     expect(firstOf(await pool.claim(requestFor("x", "777")))).toBe(777n);
     await Promise.all(Array.from({ length: 999 }, (_, i) => pool.claim(by(`n${i}`))));
-    expect(await pool.usage("pool/p")).toEqual({
+    expect(await findUsage(pool, "pool/p")).toEqual({
       capacity: 1000n,
       held: 1000n,
       offered: 0,

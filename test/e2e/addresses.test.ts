@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
+import { listSpecs } from "../../provider/ipam/shorthands";
 import type { Lease, Store } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
@@ -197,7 +198,7 @@ test("a stack under another name keeps every address, and destroy releases all",
   await stack.destroy();
   await withPool(async (pool) => {
     expect(
-      (await pool.pools()).map(({ name }) => name).filter((name) => !/^(space|pool\/tenants?)\//.test(name)),
+      (await listSpecs(pool)).map(({ name }) => name).filter((name) => !/^(space|pool\/tenants?)\//.test(name)),
     ).toEqual([]);
     expect(await pool.admin.fsck()).toEqual([]);
   });

@@ -154,7 +154,7 @@ test("a pool is not replaced under the lease of another stack: preview and up re
   const held = async (): Promise<unknown> => {
     const leaseId = String((await stack.state()).a!.outputs.leaseId);
     const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
-    return pool.find("pool/shared", { leaseId }).finally(() => pool.end());
+    return pool.find({ pool: "pool/shared", leaseId }).finally(() => pool.end());
   };
 
   stack.program(program(`type: "clusterIP"`));

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
+import { historyOf } from "../../provider/ipam/shorthands";
 import { type LabService, startLabService } from "./lab-service";
 import { Stack, Workspace } from "./stack";
 
@@ -103,7 +104,7 @@ test("destroy leaves no lease, the history names token and user, and neither tok
   const pool = await openIpam(workspace.store, { offerTtl: 3600, quarantine: 300 });
   const leases = await pool.leases("space/default");
   expect(leases.map(({ state }) => state)).toEqual(["quarantined", "quarantined"]); // of network and pool
-  const history = await pool.history("space/default");
+  const history = await historyOf(pool, "space/default");
   expect(new Set(history.map(({ by }) => by))).toEqual(new Set(["ci (ann@laptop)"]));
   expect(await pool.admin.fsck()).toEqual([]);
   await pool.end();

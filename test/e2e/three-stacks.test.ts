@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { measureTime, ratio, seconds } from "../../bench/measure";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
+import { findUsage } from "../../provider/ipam/shorthands";
 import { type PostgresServer, postgresMissing, startPostgres } from "../contract/servers/postgres";
 import { type Stack, Workspace } from "./stack";
 
@@ -80,7 +81,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
       quarantine: 300,
     });
     const held = await Promise.all(
-      ["r1", "r2", "r3"].map(async (name) => Number((await pool.usage(`runner/training/${name}`))!.held)),
+      ["r1", "r2", "r3"].map(async (name) => Number((await findUsage(pool, `runner/training/${name}`))!.held)),
     );
     expect(held.reduce((sum, each) => sum + each)).toBe(given.length);
     expect(Math.max(...held) - Math.min(...held)).toBeLessThan(MANY / 2);

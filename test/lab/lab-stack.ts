@@ -6,6 +6,7 @@ import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import { openIpam } from "../../provider/ipam";
 import { RunPlan } from "../../provider/ipam/run-plan";
+import { findSpec } from "../../provider/ipam/shorthands";
 import type { Store } from "../../provider/ipam/types";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
@@ -82,7 +83,7 @@ export class LabStack {
 
   /** Of the network as it is now, on the host of its name. */
   async runner(name: string, inputs: Values = {}, hub = "hub"): Promise<Values> {
-    const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
+    const { settings } = (await findSpec(this.pool, "network/training"))!.data as unknown as { settings: Values };
     const connection = inputs.connection ?? this.at(name);
     const connections = { connection, hubConnection: this.at(hub) };
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
@@ -90,7 +91,7 @@ export class LabStack {
 
   /** The checked inputs of a runner, as in a preview. */
   async checked(name: string): Promise<{ inputs: Values }> {
-    const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
+    const { settings } = (await findSpec(this.pool, "network/training"))!.data as unknown as { settings: Values };
     const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
     const lifecycle = new Lifecycle(resourceOf("RunnerSubnet"), this.deps);
     return lifecycle.check({ owner: ownerOf("RunnerSubnet", name), dryRun: true }, undefined, news);

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { REQUIREMENTS } from "../../cli/requirements";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
+import { listSpecs } from "../../provider/ipam/shorthands";
 import type { Lease } from "../../provider/ipam/types";
 import { buildKohaku } from "./kohaku";
 import { LabStack, must } from "./lab-stack";
@@ -166,8 +167,8 @@ function lose(): void {
 async function leases(): Promise<unknown[]> {
   const pool = await openIpam(ctl.store, { offerTtl: 3600, quarantine: 300 });
   const all: Lease[] = [];
-  for (const { name } of await pool.pools()) all.push(...(await pool.leases(name)));
-  const specs = await pool.pools("network/");
+  for (const { name } of await listSpecs(pool)) all.push(...(await pool.leases(name)));
+  const specs = await listSpecs(pool, { prefix: "network/" });
   await pool.end();
   return [
     ...all.map(

@@ -1,6 +1,6 @@
 import { connect, type Socket } from "node:net";
 import { afterEach, expect, test, vi } from "vitest";
-import { revokeAccessToken } from "../../provider/access";
+import { revokeAccessToken } from "../../provider/access/access-tokens";
 import { openIpam } from "../../provider/ipam";
 import type { EventPage, LoggedEvent } from "../../provider/ipam/types";
 import { EventFeed } from "../../service/events/feed";

@@ -1,9 +1,8 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import { formatExtents, nameTakenError, outsideError, takenError } from "../errors";
 import { fits, sameExtents } from "../extents";
-import type { ExistingLease, ImportResult, Lease, MissingPool, PoolSpec, Request } from "../types";
+import type { ExistingLease, ImportResult, Lease, PoolSpec, Request } from "../types";
 import { mayChange, mustBeChangeable, show } from "./access";
-import { change } from "./change";
 import { openChildPool } from "./child-pools";
 import { endLease, newLeaseId, newUid, putLease, record } from "./lease";
 import { takeNames } from "./names";
@@ -29,10 +28,9 @@ import type { State } from "./state";
  * quotas hold only for users with bounds, and offers and quarantined leases on them give way. A conflict with a live lease stops the whole import, and so does a
  * lease that the user may not have.
  */
-export function importLeases(state: State, leases: ExistingLease[], missing: MissingPool[] = []): ImportResult {
+export function importLeases(state: State, leases: ExistingLease[]): ImportResult {
   const start = state.mark;
   const result: ImportResult = { added: [], unchanged: [], conflicts: [] };
-  for (const { pool, leaseId, childPool } of missing) change(state, pool, leaseId, { childPool });
   for (const existing of leases) {
     const mark = state.mark;
     try {

@@ -170,12 +170,12 @@ export function usage(state: State, pool: string): Usage | undefined {
 /** Leases in quarantine whose values are offered count as offers. */
 const countHidden = (state: State, pool: string, offered: Extent[]): number => state.restingOn(pool, offered).length;
 
-export function usages(state: State, prefix: string): Map<string, Usage> {
-  const specs = listPools(state, prefix);
+export function listUsages(state: State, prefix: string, page: PoolPage): { spec: PoolSpec; usage: Usage }[] {
   const active = state.activePools(prefix);
-  return new Map(
-    specs.map((spec) => [spec.name, active.has(spec.name) ? usage(state, spec.name)! : plainUsage(state, spec)]),
-  );
+  return listPools(state, prefix, page).map((spec) => ({
+    spec,
+    usage: active.has(spec.name) ? usage(state, spec.name)! : plainUsage(state, spec),
+  }));
 }
 
 /** The usage of a pool whose counters are all of the truth. */

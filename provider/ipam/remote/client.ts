@@ -1,29 +1,28 @@
 import { isOverlayError, OverlayError } from "../../errors";
-import type { SeenEpoch } from "../identity";
 import type { IpamSettings } from "../session";
 import { isTokenExpired, tokenExpiredError } from "../token";
 import {
   type AmendOptions,
-  type By,
   type Changes,
   type Condition,
   dataEntries,
+  type EventPage,
+  type EventSelector,
   type ExistingLease,
   type ExpectedToken,
   type Extent,
   type Grant,
-  type ImportOptions,
   type ImportResult,
   type Lease,
   type LeaseFilter,
+  type LeaseSelector,
   type OfferRequest,
-  type PoolPage,
-  type PoolSpec,
+  type PoolInfo,
+  type PoolSelector,
   type Request,
   type Store,
   type StoreIdentity,
-  type StoreVersion,
-  type Usage,
+  type StoreInfo,
 } from "../types";
 import {
   type ClientSession,
@@ -32,42 +31,47 @@ import {
   type InputOf,
   MOST_EVENTS,
   MOST_EXTENTS,
+  type OperationName,
   type OutputOf,
   PAGE,
-  type ProcedureName,
   pathOf,
 } from "./api";
-import type { Transport } from "./transport";
+import { Transport } from "./transport";
+import { parseServiceUrl } from "./url";
 
-/** The answer to a call, and whether the service may have done the same call before. */
-interface Replied<T> {
-  result: T;
-  wasRepeated: boolean;
+export interface RemoteSettings {
+  offerTtl: number;
+  quarantine: number;
+  actor?: string | undefined;
+  /** The access token. */
+  storeToken?: string | undefined;
+  tokenKeys?: string | undefined;
+}
+
+/** The store of a service, such as `https://overlay.example`. */
+export function openRemoteIpam(url: string, settings: RemoteSettings): Store {
+  const address = parseServiceUrl(url);
+  const token = requireToken(settings.storeToken);
+  if (settings.tokenKeys !== undefined) throw tokenKeysError();
+  const { offerTtl, quarantine, actor = "unknown" } = settings;
+  const client = { actor, offerTtl, quarantine, place: address.place };
+  return new RemoteIpam(new Transport({ address, token }), client);
 }
 
 /** A store behind a service. */
 export class RemoteIpam implements Store {
-  readonly #versions = new WeakMap<Lease, StoreVersion>();
-
-  private constructor(
+  constructor(
     private readonly transport: Transport,
     private readonly client: ClientSession,
-    private readonly permitted: OutputOf<"hello">,
     private readonly isSession = false,
   ) {}
 
-  /** Rejects if the service does not answer, or does not accept the access token. */
-  static async open(transport: Transport, client: ClientSession): Promise<RemoteIpam> {
-    const { json } = await transport.post(pathOf("hello"), encodeCall("hello", client, {}));
-    return new RemoteIpam(transport, client, decodeAnswer("hello", json, client.place));
-  }
-
-  get whyNoOffers(): string | undefined {
-    return this.permitted.whyNoOffers;
-  }
-
-  get whyNoClaims(): OverlayError | undefined {
-    return this.permitted.whyNoClaims;
+  get admin(): never {
+    throw new OverlayError(
+      "ACCESS_DENIED",
+      `The service at ${this.client.place} does not administer its store for others.`,
+      "Run the command on a machine of the service, with the URL of the store that it has.",
+    );
   }
 
   session({ access, actor, offerTtl, quarantine }: Partial<IpamSettings>): RemoteIpam {
@@ -78,53 +82,38 @@ export class RemoteIpam implements Store {
       ...(offerTtl !== undefined && { offerTtl }),
       ...(quarantine !== undefined && { quarantine }),
     };
-    return new RemoteIpam(this.transport, client, this.permitted, true);
+    return new RemoteIpam(this.transport, client, true);
   }
 
-  async offer({ by: _, ...request }: OfferRequest): Promise<Lease> {
-    return (await this.#call("offer", { request })).lease;
+  async end(): Promise<void> {
+    if (!this.isSession) this.transport.close();
   }
 
-  async withdraw(owner: string, program: string, pool: string): Promise<void> {
-    await this.#call("withdraw", { owner, program, pool });
+  describe(seen?: StoreIdentity): Promise<StoreInfo> {
+    if (!seen) return this.#call("describe", {});
+    const { id, version, epoch } = seen;
+    return this.#call("describe", { seen: { id, version, epoch } });
   }
 
-  async claim({ by: _, ...request }: Request): Promise<Lease> {
-    const { lease, version } = await this.#call("claim", { request });
-    return this.#noteVersion(lease, version);
+  offer(request: OfferRequest): Promise<Lease> {
+    return this.#call("offer", withoutUser(request));
   }
 
-  async claimAll(requests: Request[]): Promise<Lease[]> {
-    if (requests.length === 0) return [];
-    const { leases, version } = await this.#call("claimAll", { requests: requests.map(withoutUser) });
-    return leases.map((lease) => this.#noteVersion(lease, version));
+  async withdraw(offer: { pool: string; owner: string; program: string }): Promise<void> {
+    await this.#call("withdraw", offer);
   }
 
-  async amend(
-    pool: string,
-    leaseId: string,
-    { by: _, ...changes }: Changes,
-    options: AmendOptions = {},
-  ): Promise<Lease> {
-    const call = { pool, leaseId, changes, ...options };
-    const { lease, version } = await this.#call("amend", call).catch((error: unknown) => {
+  async claim(requests: Request[]): Promise<Lease[]> {
+    return requests.length === 0 ? [] : this.#call("claim", requests.map(withoutUser));
+  }
+
+  amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
+    const call = { pool, leaseId, changes: withoutUser(changes), ...options };
+    return this.#call("amend", call).catch((error: unknown) => {
       // The change may have been made by the request whose answer was lost.
       if (!isOverlayError(error, "LEASE_CHANGED") || !this.transport.wasRepeated(error)) throw error;
       return this.#call("amend", { ...call, onlyIf: conditionAfter(changes) });
     });
-    return this.#noteVersion(lease, version);
-  }
-
-  versionOf(lease: Lease): StoreVersion | undefined {
-    return this.#versions.get(lease);
-  }
-
-  async importLeases(leases: ExistingLease[], options: ImportOptions = {}): Promise<ImportResult> {
-    const result = await this.#call("importLeases", { leases: leases.map(withoutUser), ...options });
-    const conflicts = result.conflicts.flatMap(({ index, error }) =>
-      leases[index] ? [{ lease: leases[index], error }] : [],
-    );
-    return { ...result, conflicts };
   }
 
   async close(pool: string, leaseId: string, options: { onlyIf?: Condition } = {}): Promise<void> {
@@ -137,133 +126,96 @@ export class RemoteIpam implements Store {
     options: { onlyIf?: Condition; program?: string } = {},
   ): Promise<boolean> {
     const { result, wasRepeated } = await this.#reply("release", { pool, leaseId, ...options });
-    return result.released || (wasRepeated && (await this.find(pool, { leaseId })) === undefined);
+    return result || (wasRepeated && (await this.find({ pool, leaseId })) === undefined);
   }
 
   async touch(pool: string, leaseId: string, options: { ttl?: number } = {}): Promise<void> {
     await this.#call("touch", { pool, leaseId, ...options });
   }
 
+  async importLeases(leases: ExistingLease[], options: { dryRun?: boolean } = {}): Promise<ImportResult> {
+    const result = await this.#call("importLeases", { leases: leases.map(withoutUser), ...options });
+    const conflicts = result.conflicts.flatMap(({ index, error }) =>
+      leases[index] ? [{ lease: leases[index], error }] : [],
+    );
+    return { ...result, conflicts };
+  }
+
   async signTokens(leases: Lease[]): Promise<string[]> {
     if (leases.length === 0) return [];
-    const { tokens } = await this.#call("signTokens", {
-      leases: leases.map(({ pool, leaseId }) => ({ pool, leaseId })),
-    });
-    return tokens;
+    return this.#call(
+      "signTokens",
+      leases.map(({ pool, leaseId }) => ({ pool, leaseId })),
+    );
   }
 
   async openToken(token: string, { now, ...expected }: ExpectedToken = {}): Promise<Grant> {
-    const { grant } = await this.#call("openToken", { token, ...expected });
+    const grant = await this.#call("openToken", { token, ...expected });
     if (now !== undefined && isTokenExpired(grant, now)) throw tokenExpiredError(grant);
     return grant;
   }
 
-  async find(pool: string, by: By): Promise<Lease | undefined> {
-    return (await this.#call("find", { pool, by })).lease;
-  }
-
-  async endOf(pool: string, uid: string): Promise<Lease | undefined> {
-    return (await this.#call("endOf", { pool, uid })).lease;
-  }
-
-  async holder(name: string): Promise<Lease | undefined> {
-    return (await this.#call("holder", { name })).lease;
-  }
-
-  async findOffer(owner: string, program: string): Promise<Lease | undefined> {
-    return (await this.#call("findOffer", { owner, program })).lease;
-  }
-
-  async spec(pool: string) {
-    return (await this.#call("spec", { pool })).spec;
+  find(selector: LeaseSelector): Promise<Lease | undefined> {
+    return this.#call("find", selector);
   }
 
   /** Reads pages: leases that change meanwhile may be missing, or have changed. */
-  async leases(pool: string, { owner, after, limit = Infinity }: LeaseFilter = {}): Promise<Lease[]> {
-    if (owner !== undefined) return (await this.#call("leases", { pool, owner, limit: PAGE })).leases;
-    const found: Lease[] = [];
-    for (let from = after; found.length < limit; ) {
-      const size = Math.min(PAGE, limit - found.length);
-      const { leases } = await this.#call("leases", { pool, limit: size, ...(from !== undefined && { after: from }) });
-      found.push(...leases);
-      const next = leases.length < size ? undefined : lastValue(leases.at(-1)!);
-      if (next === undefined || (from !== undefined && next <= from)) break;
-      from = next;
-    }
-    return found;
+  async leases(pool: string, { owner, ...page }: LeaseFilter = {}): Promise<Lease[]> {
+    if (owner !== undefined) return this.#call("leases", { pool, owner, limit: PAGE });
+    return readPages(page, (next) => this.#call("leases", { pool, ...next }), lastValue);
   }
 
-  async pools(prefix = "", { after, limit = Infinity }: PoolPage = {}): Promise<PoolSpec[]> {
-    const found: PoolSpec[] = [];
-    for (let from = after; found.length < limit; ) {
-      const size = Math.min(PAGE, limit - found.length);
-      const { pools } = await this.#call("pools", { prefix, limit: size, ...(from !== undefined && { after: from }) });
-      found.push(...pools);
-      const next = pools.length < size ? undefined : pools.at(-1)!.name;
-      if (next === undefined || next === from) break;
-      from = next;
-    }
-    return found;
-  }
-
-  async freeExtents(pool: string, { within, limit }: { within?: Extent; limit?: number } = {}): Promise<Extent[]> {
-    const bounds = { ...(within && { within }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
-    return (await this.#call("freeExtents", { pool, ...bounds })).extents;
-  }
-
-  async poolsEndingWith(pool: string) {
-    return (await this.#call("poolsEndingWith", { pool })).pools;
-  }
-
-  async usage(pool: string): Promise<Usage | undefined> {
-    return (await this.#call("usage", { pool })).usage;
-  }
-
-  async usages(prefix: string): Promise<Map<string, Usage>> {
-    return new Map((await this.#call("usages", { prefix })).usages);
-  }
-
-  async history(pool: string, options: { after?: number; limit?: number } = {}) {
-    return (await this.#call("history", { pool, ...limited(options) })).events;
-  }
-
-  events(options: { after?: number; limit?: number }) {
-    return this.#call("events", limited(options));
-  }
-
-  identity(): Promise<StoreIdentity> {
-    return this.#call("identity", {});
-  }
-
-  findSeen({ id, version, epoch }: StoreIdentity): Promise<SeenEpoch> {
-    return this.#call("findSeen", { seen: { id, version, epoch } });
-  }
-
-  get admin(): never {
-    throw new OverlayError(
-      "ACCESS_DENIED",
-      `The service at ${this.client.place} does not administer its store for others.`,
-      "Run the command on a machine of the service, with the URL of the store that it has.",
+  async pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
+    if ("name" in selector || "endingWith" in selector) return this.#call("pools", selector);
+    const { after, limit, ...list } = selector;
+    const page = { ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
+    return readPages(
+      page,
+      (next) => this.#call("pools", { ...list, ...next }),
+      ({ spec }) => spec.name,
     );
   }
 
-  async end(): Promise<void> {
-    if (!this.isSession) this.transport.close();
+  freeExtents(pool: string, { within, limit }: { within?: Extent; limit?: number } = {}): Promise<Extent[]> {
+    const bounds = { ...(within && { within }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
+    return this.#call("freeExtents", { pool, ...bounds });
   }
 
-  async #call<N extends ProcedureName>(name: N, input: InputOf<N>): Promise<OutputOf<N>> {
+  events(selector: EventSelector = {}): Promise<EventPage> {
+    const { limit } = selector;
+    return this.#call("events", { ...selector, ...(limit !== undefined && { limit: Math.min(limit, MOST_EVENTS) }) });
+  }
+
+  async #call<N extends OperationName>(name: N, input: InputOf<N>): Promise<OutputOf<N>> {
     return (await this.#reply(name, input)).result;
   }
 
-  async #reply<N extends ProcedureName>(name: N, input: InputOf<N>): Promise<Replied<OutputOf<N>>> {
+  /** `wasRepeated`: the service may have done the same call before. */
+  async #reply<N extends OperationName>(
+    name: N,
+    input: InputOf<N>,
+  ): Promise<{ result: OutputOf<N>; wasRepeated: boolean }> {
     const { json, wasRepeated } = await this.transport.post(pathOf(name), encodeCall(name, this.client, input));
     return { result: decodeAnswer(name, json, this.client.place), wasRepeated };
   }
+}
 
-  #noteVersion(lease: Lease, version: StoreVersion | undefined): Lease {
-    if (version) this.#versions.set(lease, version);
-    return lease;
+/** Reads `limit` entries, or all of them. It stops at a service that answers the same page again. */
+async function readPages<T, Position extends bigint | string>(
+  { after, limit = Infinity }: { after?: Position; limit?: number },
+  read: (page: { after?: Position; limit: number }) => Promise<T[]>,
+  positionOf: (entry: T) => Position,
+): Promise<T[]> {
+  const found: T[] = [];
+  for (let from = after; found.length < limit; ) {
+    const size = Math.min(PAGE, limit - found.length);
+    const page = await read({ limit: size, ...(from !== undefined && { after: from }) });
+    found.push(...page);
+    const next = page.length < size ? undefined : positionOf(page.at(-1)!);
+    if (next === undefined || (from !== undefined && next <= from)) break;
+    from = next;
   }
+  return found;
 }
 
 /** A service takes the user from the access token. */
@@ -280,5 +232,18 @@ const conditionAfter = ({ state, usedBy, data }: Changes): Condition => ({
 const lastValue = ({ extents }: Lease): bigint =>
   extents.reduce((lowest, extent) => (extent.first < lowest.first ? extent : lowest)).last;
 
-const limited = <O extends { limit?: number }>(options: O): O =>
-  options.limit === undefined ? options : { ...options, limit: Math.min(options.limit, MOST_EVENTS) };
+function requireToken(token: string | undefined): string {
+  if (token !== undefined && /^[\x21-\x7e]+$/.test(token)) return token;
+  throw new OverlayError(
+    "SETTING_INVALID",
+    token === undefined ? "The store is a service, and there is no access token for it." : "storeToken is not a token.",
+    "Set overlay:storeToken (or OVERLAY_STORE_TOKEN, or OVERLAY_STORE_TOKEN_FILE) to what `overlayctl access create` has printed.",
+  );
+}
+
+const tokenKeysError = (): OverlayError =>
+  new OverlayError(
+    "SETTING_INVALID",
+    "tokenKeys is set, but the store is a service, which signs tokens itself.",
+    "Remove overlay:tokenKeys (OVERLAY_TOKEN_KEYS) here, and set it for the service.",
+  );

@@ -3,7 +3,6 @@ import { MAX_IP } from "../../addressing/ip";
 import { CODES, type Code, OverlayError } from "../../errors";
 import { isJson, isLeaseId, isPoolName, isRange, isText, isUid, isWord, rangeOf, rangeText } from "../store/columns";
 import {
-  type By,
   type Changes,
   type Condition,
   EVENT_KINDS,
@@ -13,12 +12,15 @@ import {
   type Json,
   type Lease,
   type LeaseEnd,
+  type LeaseSelector,
   type LoggedEvent,
   type OfferRequest,
+  type PoolInfo,
   type PoolSpec,
   type Port,
   type Request,
   type StoreIdentity,
+  type StoreInfo,
   type StoreVersion,
   type Tenant,
   type Usage,
@@ -160,8 +162,6 @@ export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
   state: z.literal("used").exactOptional(),
 }).strict();
 
-export const missingPool = z.strictObject({ pool: poolName, leaseId, childPool: givenSpec });
-
 export const changes = fieldsOf<Omit<Changes, "by">>()({
   names: names.exactOptional(),
   childPool: givenSpec.exactOptional(),
@@ -196,13 +196,20 @@ export const condition = fieldsOf<Condition>()({
   data: dataEntriesOf.exactOptional(),
 }).strict();
 
-export const by: z.ZodType<By> = z.union([
-  z.strictObject({ leaseId }),
-  z.strictObject({ uid }),
-  z.strictObject({ owner: text }),
-  z.strictObject({ value }),
+export const leaseSelector: z.ZodType<LeaseSelector> = z.union([
+  z.strictObject({ pool: poolName, leaseId }),
+  z.strictObject({ pool: poolName, uid }),
+  z.strictObject({ pool: poolName, owner: text }),
+  z.strictObject({ pool: poolName, value }),
+  z.strictObject({ pool: poolName, name: text }),
+  z.strictObject({ pool: poolName, endedUid: uid }),
   z.strictObject({ name: text }),
+  z.strictObject({ owner: text, program: text }),
 ]);
+
+const epoch = z.string().regex(/^[\w.-]{0,200}$/, "must be an epoch");
+const storeVersion = fieldsOf<StoreVersion>()({ version: count, epoch });
+export const storeIdentity = fieldsOf<StoreIdentity>()({ version: count, epoch, id: word });
 
 const leaseEnd = fieldsOf<LeaseEnd>()({
   reason: z.enum(["released", "expired", "reclaimed", "handed over", "out of range", "pool deleted"]),
@@ -236,9 +243,11 @@ export const lease = fieldsOf<Lease>()({
   ttl: z.number().exactOptional(),
   data: json.exactOptional(),
   by: text.exactOptional(),
+  version: storeVersion.exactOptional(),
 });
 
-const eventFields = {
+export const event = fieldsOf<LoggedEvent>()({
+  id: count,
   at: time,
   what: z.enum(EVENT_KINDS),
   pool: poolName,
@@ -251,11 +260,9 @@ const eventFields = {
   by: text.exactOptional(),
   takenBy: text.exactOptional(),
   formerOwner: text.exactOptional(),
-};
-export const event = fieldsOf<Omit<LoggedEvent, "id">>()(eventFields);
-export const loggedEvent = fieldsOf<LoggedEvent>()({ ...eventFields, id: count });
+});
 
-export const usage = fieldsOf<Usage>()({
+const usage = fieldsOf<Usage>()({
   capacity: bigint,
   held: bigint,
   offered: count,
@@ -265,9 +272,11 @@ export const usage = fieldsOf<Usage>()({
   warning: text.exactOptional(),
 });
 
-const epoch = z.string().regex(/^[\w.-]{0,200}$/, "must be an epoch");
-export const storeVersion = fieldsOf<StoreVersion>()({ version: count, epoch });
-export const storeIdentity = fieldsOf<StoreIdentity>()({ version: count, epoch, id: word });
+export const poolInfo = fieldsOf<PoolInfo>()({
+  spec: poolSpec,
+  usage: usage.exactOptional(),
+  held: z.array(lease).exactOptional(),
+});
 
 export const grant = fieldsOf<Grant>()({
   pool: poolName,
@@ -309,4 +318,11 @@ export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
     ...(property !== undefined && { property }),
     ...(holder && holder.uid !== "" && { holder }),
   }),
+});
+
+export const storeInfo = fieldsOf<StoreInfo>()({
+  ...storeIdentity.shape,
+  whyNoOffers: text.exactOptional(),
+  whyNoClaims: overlayError.exactOptional(),
+  seen: z.object({ first: count, last: count, recovered: z.boolean() }).exactOptional(),
 });

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterEach, describe, expect, test } from "vitest";
+import { isCommitted } from "../../../provider/ipam/types";
 import { by, createPool, extents, firstOf, openPool, type Pool } from "../fixture";
 import { raceContract } from "../races";
 
@@ -26,18 +27,22 @@ export function newProcesses(): (url: string) => Promise<Pool> {
 export function processContract(newUrl: () => string): void {
   const open = newProcesses();
 
-  test("four processes that open a new store and claim at the same time get no value twice", async () => {
+  test("four processes that open a new store and claim at the same time get no value twice, and lose no lease", async () => {
     const url = newUrl();
     const runWorker = (name: string) =>
       run(process.execPath, ["--import", "tsx", join(__dirname, "claim-worker.ts"), url, name, "25", "4"], {
         timeout: 50_000,
       });
     const outputs = await Promise.all(["a", "b", "c", "d"].map(runWorker));
-    const values = outputs.flatMap(({ stdout }) => stdout.match(/\d+/g) ?? []);
-    expect(values).toHaveLength(100);
-    expect(new Set(values).size).toBe(100);
+    const lines = outputs.flatMap(({ stdout }) => stdout.trim().split("\n"));
+    const after = (what: string) => lines.flatMap((line) => (line.startsWith(what) ? [line.slice(what.length)] : []));
+    const [claimed, released] = [after("claimed "), after("released ")];
+    const values = new Set(claimed.map((line) => line.split(" ")[0]));
+    expect([claimed.length, values.size, released.length]).toEqual([100, 100, 20]);
     const pool = await open(url);
-    expect(await pool.usage("pool/p")).toMatchObject({ held: 100n });
+    const held = (await pool.leases("pool/p")).filter(isCommitted);
+    const acknowledged = claimed.filter((line) => !released.includes(line));
+    expect(held.map((lease) => `${firstOf(lease)} ${lease.leaseId}`).sort()).toEqual(acknowledged.sort());
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -91,7 +96,7 @@ export function restoreContract({ newUrl, backUp }: BackedUp): void {
       const restore = await backUp(url);
       await sleep(1100);
       for (const owner of ["a", "b", "c"]) await running.claim(by(owner));
-      const seen = await running.identity();
+      const seen = await running.describe();
       await restore();
       await sleep(1100);
       const other = await open(url);
@@ -99,7 +104,7 @@ export function restoreContract({ newUrl, backUp }: BackedUp): void {
       const lost = { code: "STORE_LOST" };
       await expect(running.claim(by("d"))).rejects.toMatchObject(lost);
       await expect(running.leases("pool/p")).rejects.toMatchObject(lost);
-      await expect(other.findSeen(seen)).rejects.toMatchObject(lost);
+      await expect(other.describe(seen)).rejects.toMatchObject(lost);
       expect((await other.leases("pool/p")).map(({ owner }) => owner)).not.toContain("d");
     },
   );

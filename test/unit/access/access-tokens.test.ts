@@ -5,7 +5,7 @@ import {
   describeAccessToken,
   listAccessTokens,
   revokeAccessToken,
-} from "../../../provider/access";
+} from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
 import { OverlayError } from "../../../provider/errors";
 import type { StoreAdmin } from "../../../provider/ipam/admin";

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { showEvent } from "../../../provider/access";
+import { showEvent } from "../../../provider/access/caller";
 import type { Event } from "../../../provider/ipam/types";
 
 const ended: Event = {

@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { openAsOperator, openSession } from "../../../provider/access";
-import type { Bounds } from "../../../provider/access/bounds";
+import type { Bounds } from "../../../provider/access/caller";
+import { openAsOperator, openSession } from "../../../provider/access/tenant-ipam";
 import { parseIp } from "../../../provider/addressing/ip";
+import { claimOne, findSpec, findUsage, historyOf, listSpecs, listUsages } from "../../../provider/ipam/shorthands";
 import type { Ipam, Lease, Request } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 
@@ -39,7 +40,7 @@ const outcomeOf = (work: Promise<unknown>): Promise<string> =>
     () => "done",
     (error: { code?: string }) => error.code ?? String(error),
   );
-const namesOf = async (pool: Ipam): Promise<string[]> => (await pool.pools()).map(({ name }) => name);
+const namesOf = async (pool: Ipam): Promise<string[]> => (await listSpecs(pool)).map(({ name }) => name);
 
 describe("a caller that is bound to", () => {
   test.each<[string, Bounds, string[]]>([
@@ -49,12 +50,12 @@ describe("a caller that is bound to", () => {
   ])("%s sees its pools only", async (_, bounds, expected) => {
     const pool = bounded(bounds);
     expect(await namesOf(pool)).toEqual(expected);
-    expect([...(await pool.usages("")).keys()].sort()).toEqual(expected);
-    expect(await outcomeOf(pool.spec("network/staging"))).toBe("ACCESS_DENIED");
-    expect(await outcomeOf(pool.usage("network/staging"))).toBe("ACCESS_DENIED");
+    expect([...(await listUsages(pool, "")).keys()].sort()).toEqual(expected);
+    expect(await outcomeOf(findSpec(pool, "network/staging"))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(findUsage(pool, "network/staging"))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.leases("network/staging"))).toBe("ACCESS_DENIED");
-    expect(await outcomeOf(pool.history("network/staging"))).toBe("ACCESS_DENIED");
-    expect(await pool.spec("network/none")).toBeUndefined();
+    expect(await outcomeOf(historyOf(pool, "network/staging"))).toBe("ACCESS_DENIED");
+    expect(await findSpec(pool, "network/none")).toBeUndefined();
   });
 
   test("a tenant sees pools of its own and those that all share", async () => {
@@ -62,30 +63,32 @@ describe("a caller that is bound to", () => {
     const others = await namesOf(bounded({ tenant: OTHER }));
     expect(others).not.toContain(BLOCK);
     expect(others).toContain("runner/training/node1");
-    expect(await outcomeOf(bounded({ tenant: OTHER }).spec(BLOCK))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(findSpec(bounded({ tenant: OTHER }), BLOCK))).toBe("ACCESS_DENIED");
   });
 
   test("the subnet of a runner reads its own runner, not others, and may say that it lives", async () => {
     const pool = bounded({ pool: "runner/training/node1" });
-    const own = await pool.find("network/training", { name: "runner/training/node1" });
+    const own = await pool.find({ pool: "network/training", name: "runner/training/node1" });
     expect(own).toMatchObject({ childPool: "runner/training/node1" });
-    expect(await outcomeOf(pool.find("network/training", { name: "runner/training/node2" }))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.find({ pool: "network/training", name: "runner/training/node2" }))).toBe(
+      "ACCESS_DENIED",
+    );
     expect(await pool.leases("network/training")).toHaveLength(1);
     expect(await outcomeOf(pool.touch("network/training", own!.leaseId))).toBe("done");
     const rename = { owner: "mine" };
     expect(await outcomeOf(pool.amend("network/training", own!.leaseId, rename))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.release("network/training", own!.leaseId))).toBe("ACCESS_DENIED");
-    const other = await stage.pool.ipam.find("network/training", { name: "runner/training/node2" });
+    const other = await stage.pool.ipam.find({ pool: "network/training", name: "runner/training/node2" });
     expect(await outcomeOf(pool.touch("network/training", other!.leaseId))).toBe("ACCESS_DENIED");
-    expect(await outcomeOf(pool.claim(request("network/training", "x")))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(claimOne(pool, request("network/training", "x")))).toBe("ACCESS_DENIED");
   });
 });
 
 describe("claims", () => {
   test("get the tenant of the caller, not that of the request", async () => {
-    const lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { tenant: OTHER }));
+    const lease = await claimOne(bounded({ tenant: ACME }), request("pool/web", "a", { tenant: OTHER }));
     expect(lease.tenant).toEqual(ACME);
-    const [second] = await bounded({ tenant: ACME }).claimAll([request("pool/web", "b", { tenant: OTHER })]);
+    const [second] = await bounded({ tenant: ACME }).claim([request("pool/web", "b", { tenant: OTHER })]);
     expect(second!.tenant).toEqual(ACME);
   });
 
@@ -95,8 +98,8 @@ describe("claims", () => {
     ["another pool", { pool: "pool/web" }],
   ])("in %s are refused", async (_, bounds) => {
     const pool = bounded(bounds);
-    expect(await outcomeOf(pool.claim(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
-    expect(await outcomeOf(pool.claimAll([request(BLOCK, "a")]))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(claimOne(pool, request(BLOCK, "a")))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.claim([request(BLOCK, "a")]))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.offer(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
     const want = [{ first: parseIp("10.96.0.7"), last: parseIp("10.96.0.7") }];
     expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", want }]))).toBe(
@@ -105,34 +108,34 @@ describe("claims", () => {
   });
 
   test("of an owner whose lease belongs to another tenant, or to the operator, are refused", async () => {
-    await bounded({ tenant: ACME }).claim(request("pool/web", "a"));
-    await stage.pool.ipam.claim(request("pool/web", "b"));
+    await bounded({ tenant: ACME }).claim([request("pool/web", "a")]);
+    await stage.pool.ipam.claim([request("pool/web", "b")]);
     for (const owner of ["a", "b"])
-      expect(await outcomeOf(bounded({ tenant: OTHER }).claim(request("pool/web", owner)))).toBe("ACCESS_DENIED");
+      expect(await outcomeOf(claimOne(bounded({ tenant: OTHER }), request("pool/web", owner)))).toBe("ACCESS_DENIED");
   });
 });
 
 describe("in a pool that tenants share", () => {
   let lease: Lease;
   beforeEach(async () => {
-    lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { names: ["request/t/a"] }));
-    await stage.pool.ipam.claim(request("pool/web", "operator"));
+    lease = await claimOne(bounded({ tenant: ACME }), request("pool/web", "a", { names: ["request/t/a"] }));
+    await stage.pool.ipam.claim([request("pool/web", "operator")]);
   });
 
   test("a tenant sees its leases and changes only", async () => {
     const [own, other] = [bounded({ tenant: ACME }), bounded({ tenant: OTHER })];
     expect((await own.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
     expect(await other.leases("pool/web")).toEqual([]);
-    expect((await own.history("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
-    expect(await other.history("pool/web")).toEqual([]);
+    expect((await historyOf(own, "pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
+    expect(await historyOf(other, "pool/web")).toEqual([]);
     expect((await own.events({ after: 0 })).events.map(({ owner }) => owner)).toContain("a");
     expect((await other.events({ after: 0 })).events).toEqual([]);
-    expect(await own.holder("request/t/a")).toMatchObject({ owner: "a" });
-    expect(await other.holder("request/t/a")).toBeUndefined();
+    expect(await own.find({ name: "request/t/a" })).toMatchObject({ owner: "a" });
+    expect(await other.find({ name: "request/t/a" })).toBeUndefined();
   });
 
   test.each<[string, (pool: Ipam) => Promise<unknown>]>([
-    ["found", (pool) => pool.find("pool/web", { leaseId: lease.leaseId })],
+    ["found", (pool) => pool.find({ pool: "pool/web", leaseId: lease.leaseId })],
     ["amended", (pool) => pool.amend("pool/web", lease.leaseId, { labels: { x: "y" } })],
     ["touched", (pool) => pool.touch("pool/web", lease.leaseId)],
     ["closed", (pool) => pool.close("pool/web", lease.leaseId)],
@@ -148,18 +151,18 @@ describe("in a pool that tenants share", () => {
     ["placed/tenant/acme/shop/clusterIP/x", "done"],
     ["placed/tenant/other/web/clusterIP/x", "ACCESS_DENIED"],
   ])("a tenant names its lease %s: %s", async (name, outcome) => {
-    const claim = bounded({ tenant: ACME }).claim(request("pool/web", "x", { names: [name] }));
+    const claim = claimOne(bounded({ tenant: ACME }), request("pool/web", "x", { names: [name] }));
     expect(await outcomeOf(claim)).toBe(outcome);
   });
 
   test("a repeated claim does not get the lease of another tenant", async () => {
-    expect(await outcomeOf(stage.pool.ipam.claim(request("pool/web", "a")))).toBe("RESERVATION_EXISTS");
-    expect(await outcomeOf(bounded({ tenant: ACME }).claim(request("pool/web", "a")))).toBe("done");
+    expect(await outcomeOf(claimOne(stage.pool.ipam, request("pool/web", "a")))).toBe("RESERVATION_EXISTS");
+    expect(await outcomeOf(claimOne(bounded({ tenant: ACME }), request("pool/web", "a")))).toBe("done");
   });
 
   test("a page is filled, so that a short one is the last", async () => {
-    for (const owner of ["c", "d", "e"]) await stage.pool.ipam.claim(request("pool/web", owner));
-    await bounded({ tenant: ACME }).claim(request("pool/web", "z"));
+    for (const owner of ["c", "d", "e"]) await stage.pool.ipam.claim([request("pool/web", owner)]);
+    await bounded({ tenant: ACME }).claim([request("pool/web", "z")]);
     const page = await bounded({ tenant: ACME }).leases("pool/web", { limit: 2 });
     expect(page.map(({ owner }) => owner)).toEqual(["a", "z"]);
   });
@@ -167,9 +170,9 @@ describe("in a pool that tenants share", () => {
   test("a page goes on after hundreds of leases of others, and after a given one", async () => {
     await stage.make("IPPool", "large", { ranges: ["192.168.8.0/21"], allocation: "lowest" });
     const own = bounded({ tenant: ACME });
-    const first = await own.claim(request("pool/large", "first"));
-    await stage.pool.ipam.claimAll(Array.from({ length: 1200 }, (_, i) => request("pool/large", `other${i}`)));
-    await own.claim(request("pool/large", "last"));
+    const first = await claimOne(own, request("pool/large", "first"));
+    await stage.pool.ipam.claim(Array.from({ length: 1200 }, (_, i) => request("pool/large", `other${i}`)));
+    await own.claim([request("pool/large", "last")]);
     const ownersOf = (leases: Lease[]) => leases.map(({ owner }) => owner);
     expect(ownersOf(await own.leases("pool/large", { limit: 2 }))).toEqual(["first", "last"]);
     const after = first.extents[0]!.last;

@@ -4,6 +4,7 @@ import { SETTINGS } from "../../../bench/pool/adapter";
 import { type Case, casesWith, contentOf, openCase, roomIn } from "../../../bench/pool/cases";
 import { LocalIpam } from "../../../provider/ipam/ipam";
 import { Session } from "../../../provider/ipam/session";
+import { claimOne, findUsage } from "../../../provider/ipam/shorthands";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { PoolSpec } from "../../../provider/ipam/types";
 
@@ -21,10 +22,10 @@ test.each(casesWith(500))(
   async (one) => {
     const ipam = await fill(one);
     expect(await ipam.admin.fsck()).toEqual([]);
-    expect((await ipam.usage(one.spec.name))!.held).toBe(BigInt(one.leases));
+    expect((await findUsage(ipam, one.spec.name))!.held).toBe(BigInt(one.leases));
     const more = Math.min(roomIn(one), 20);
     const claim = (_: unknown, i: number) =>
-      ipam.claim({ pool: one.spec.name, owner: `owner ${i}`, type: "IPReservation" });
+      claimOne(ipam, { pool: one.spec.name, owner: `owner ${i}`, type: "IPReservation" });
     const leases = await Promise.all(Array.from({ length: more }, claim));
     expect(new Set(leases.map(({ extents }) => extents[0]!.first)).size).toBe(more);
     expect(await ipam.admin.fsck()).toEqual([]);
@@ -44,5 +45,5 @@ test("a runner's subnet, which has several extents, is filled in the largest", a
   const spec: PoolSpec = { name: "pool/two", kind: "address", extents: [small, large], allocation: "random" };
   const ipam = await fill({ name: "two extents", cidr: "", spec, leases: 1000, filled: "at random" });
   expect(await ipam.admin.fsck()).toEqual([]);
-  expect((await ipam.usage(spec.name))!.held).toBe(1000n);
+  expect((await findUsage(ipam, spec.name))!.held).toBe(1000n);
 });

@@ -48,7 +48,7 @@ test("a recovered address that a container has is used by it, whether or not a s
     ["docker/training/r1/by-hand", "used", "by-hand"],
   ];
   expect(await users()).toEqual(expected);
-  expect(await pool.holder("user/training/nginx")).toMatchObject({ usedBy: "nginx" });
+  expect(await pool.find({ name: "user/training/nginx" })).toMatchObject({ usedBy: "nginx" });
   const again = await recover();
   expect([again.added, again.conflicts]).toEqual([[], []]);
   expect(await users()).toEqual(expected);

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Ipam, openIpam, type Store } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
@@ -112,7 +113,7 @@ export async function deploy(pool: Ipam, names: string[], more: Values = {}): Pr
   const { networks, runners } = lifecyclesOn(pool);
   const hubConnection = { host: "192.0.2.1" };
   const network = await make(networks, "training", { hubConnection, ...more });
-  const settings = ((await pool.spec("network/training"))!.data as unknown as { settings: Values }).settings;
+  const settings = ((await findSpec(pool, "network/training"))!.data as unknown as { settings: Values }).settings;
   const made: Record<string, Values> = {};
   for (const [i, name] of names.entries()) {
     made[name] = await make(runners, name, {

@@ -1,4 +1,5 @@
 import { afterAll, expect, test } from "vitest";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import { Ctl, deploy, lifecyclesOn, ownerOf } from "./ctl";
 
 /** A network in the store, with a runner that is only offered. */
@@ -8,7 +9,7 @@ afterAll(() => ctl.remove());
 test("a table, JSON and a chart in which offers are dashed", async () => {
   await ctl.withPool(async (pool) => {
     const { network } = await deploy(pool, ["node1"]);
-    const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: object };
+    const { settings } = (await findSpec(pool, "network/training"))!.data as unknown as { settings: object };
     await lifecyclesOn(pool).runners.check({ owner: ownerOf("RunnerSubnet", "node2"), dryRun: true }, undefined, {
       network: settings,
       connection: { host: "192.0.2.99", port: 2222 },

@@ -3,6 +3,7 @@ import { placeOf } from "../../../provider/ipam";
 import { LocalIpam } from "../../../provider/ipam/ipam";
 import { readMoveState } from "../../../provider/ipam/move";
 import { Session } from "../../../provider/ipam/session";
+import { claimOne } from "../../../provider/ipam/shorthands";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { Engine, Transaction } from "../../../provider/ipam/store/store";
 import { move, reopen, type Site, snapshot } from "../../../provider/ipam/transfer";
@@ -33,7 +34,7 @@ async function storeWith(count: number): Promise<Engine> {
 const claim = async (store: Engine, uid: string, at: bigint): Promise<unknown> => {
   const ipam = new LocalIpam(new Session(store, { offerTtl: 0, quarantine: 0 }));
   const want = [{ first: at, last: at }];
-  return ipam.claim({ pool: "space/ports/p", owner: uid, type: "IPReservation", want });
+  return claimOne(ipam, { pool: "space/ports/p", owner: uid, type: "IPReservation", want });
 };
 
 /** Calls `onWrite` after each commit of a store. */

@@ -239,7 +239,7 @@ describe("on any runner", () => {
     expect(stage.warnings.at(-1)).toBe(
       "POOL_NOT_FOUND: Network training is being replaced, and its runners with it. A runner is chosen once they exist. Its values are not shown in this preview.",
     );
-    expect(await stage.pool.ipam.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
+    expect(await stage.pool.ipam.find({ name: `placed/training/${ownerOf("IPReservation", "a")}` })).toBeUndefined();
   });
 });
 

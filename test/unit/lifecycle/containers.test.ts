@@ -1,5 +1,6 @@
 import { beforeEach, expect, test } from "vitest";
 import { formatIp, parseIp } from "../../../provider/addressing/ip";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import type { Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 
@@ -89,7 +90,7 @@ test("leases that were imported for containers are released with the runner; oth
   expect(await leases()).toContain("10.128.64.9 used alpha docker/training/r1/alpha");
   await stage.pool.release(other.pool, other.leaseId);
   await stage.of("RunnerSubnet").delete(runner);
-  expect(await stage.pool.ipam.spec("runner/training/r1")).toBeUndefined();
+  expect(await findSpec(stage.pool.ipam, "runner/training/r1")).toBeUndefined();
 });
 
 test("a runner that cannot be deleted yet keeps the leases of its containers", async () => {

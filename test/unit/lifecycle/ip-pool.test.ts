@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { findSpec, findUsage, listSpecs } from "../../../provider/ipam/shorthands";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { ownerOf, Stage } from "./stage";
 
@@ -116,7 +117,7 @@ test("growing is an update that keeps the lease; shrinking below a lease is refu
     lost,
   );
   await expect(stage.of("IPPool").update("lb", grown, { ...grown, ranges: shorter })).rejects.toThrow(lost);
-  expect(await stage.pool.ipam.usage("pool/lb")).toMatchObject({ capacity: 20n });
+  expect(await findUsage(stage.pool.ipam, "pool/lb")).toMatchObject({ capacity: 20n });
   expect(await stage.of("IPReservation").diff(ip, ip)).toMatchObject({ changes: false });
 });
 
@@ -133,7 +134,7 @@ test("a pool with leases cannot be deleted; the error names their owners", async
   await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(/^POOL_IN_USE: IPPool lb still has leases: .*::web/);
   await stage.of("IPReservation").delete(ip);
   await stage.of("IPPool").delete(pool);
-  expect(await stage.pool.ipam.spec("pool/lb")).toBeUndefined();
+  expect(await findSpec(stage.pool.ipam, "pool/lb")).toBeUndefined();
   expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
 });
 
@@ -283,7 +284,7 @@ describe("tenants without a pool", () => {
       expect(placeOf(shown)).toBe("acme-lb");
       const made = await stage.make("IPReservation", "a", ask());
       expect(made).toMatchObject({ ip: shown.ip, pool: shown.pool });
-      expect((await stage.pool.ipam.pools()).filter(({ name }) => name.startsWith("pool/tenant"))).toEqual([]);
+      expect((await listSpecs(stage.pool.ipam)).filter(({ name }) => name.startsWith("pool/tenant"))).toEqual([]);
       expect(await stage.of("IPReservation").diff(made, made)).toMatchObject({ changes: false });
     });
 

@@ -231,7 +231,7 @@ describe("use", () => {
     stage.pass(1);
     const moved = (await ips().create(next)).props;
     await ips().delete(props);
-    expect(await stage.pool.ipam.holder("user/training/job-7")).toMatchObject({ leaseId: moved.leaseId });
+    expect(await stage.pool.ipam.find({ name: "user/training/job-7" })).toMatchObject({ leaseId: moved.leaseId });
     await stage.runner("r2", "192.0.2.12");
     const there = { runner: "training/r2", usedBy: "job-7" };
     await ips().create(await stage.preview("IPReservation", "a", there, moved));
@@ -258,7 +258,7 @@ describe("use", () => {
     const renewed = await stage.make("IPReservation", "a", on(r1, { ttl: 60, labels: { team: "ml" } }));
     await ips().delete(updated);
     expect(renewed).toMatchObject({ ip: props.ip, state: "used" });
-    expect(await stage.pool.ipam.holder("user/training/box")).toMatchObject({
+    expect(await stage.pool.ipam.find({ name: "user/training/box" })).toMatchObject({
       usedBy: "box",
       leaseId: renewed.leaseId,
     });
@@ -331,7 +331,7 @@ describe("any runner", () => {
     const renamed = await stage.preview("IPReservation", "b", any(), made);
     await ips().update("id", made, renamed);
     expect(await stage.make("IPReservation", "b", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
-    expect(await stage.pool.ipam.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
+    expect(await stage.pool.ipam.find({ name: `placed/training/${ownerOf("IPReservation", "a")}` })).toBeUndefined();
   });
 
   test("the chosen runner can become an input, and be removed again; another network replaces", async () => {
@@ -339,10 +339,10 @@ describe("any runner", () => {
     const placed = `placed/training/${ownerOf("IPReservation", "a")}`;
     const pinned = await stage.change("IPReservation", "a", made, { runner: `training/${made.runnerName}` });
     expect(pinned).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
-    expect(await stage.pool.ipam.holder(placed)).toBeUndefined();
+    expect(await stage.pool.ipam.find({ name: placed })).toBeUndefined();
     const open = await stage.change("IPReservation", "a", pinned, any());
     expect(open).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
-    expect(await stage.pool.ipam.holder(placed)).toMatchObject({ leaseId: made.leaseId });
+    expect(await stage.pool.ipam.find({ name: placed })).toMatchObject({ leaseId: made.leaseId });
     await stage.network("other", {
       subnets: "10.160.0.0/12/6/14",
       vniBase: 500,

@@ -71,7 +71,7 @@ test("a rename is an update that contacts no host", async () => {
   const props = await runners.update("training/a", old, renamed);
   expect(fleet.contacted).toEqual([]);
   expect(props).toMatchObject({ runnerId: 1, leaseId: old.leaseId });
-  expect((await pool.ipam.find("network/training", { leaseId: String(old.leaseId) }))?.owner).toBe(owner("new"));
+  expect((await pool.ipam.find({ pool: "network/training", leaseId: String(old.leaseId) }))?.owner).toBe(owner("new"));
 });
 
 test("changed credentials reach the state and no host; a changed host is configured and the old one cleaned", async () => {
@@ -224,7 +224,7 @@ test("the state has the version that the claim or the update made, not a later o
     const real = pool[method].bind(pool) as (...args: unknown[]) => Promise<Lease>;
     return vi.spyOn(pool, method).mockImplementation(async (...args: unknown[]) => {
       const lease = await real(...args);
-      const { version, epoch } = await pool.ipam.identity();
+      const { version, epoch } = await pool.ipam.describe();
       versions.push(`${version}-${epoch}`);
       await pool.offer({ pool: "network/training", owner: `preview ${version}`, type: "RunnerSubnet" });
       return lease;

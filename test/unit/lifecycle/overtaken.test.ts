@@ -24,7 +24,7 @@ const propertiesOf = async (failing: Promise<unknown>): Promise<Values> =>
   ((await failing.catch((error: unknown) => error)) as PartialFailure).properties;
 
 const dataIn = async ({ leaseId }: Values) =>
-  readLeaseData((await pool.ipam.find("network/training", { leaseId: String(leaseId) }))!);
+  readLeaseData((await pool.ipam.find({ pool: "network/training", leaseId: String(leaseId) }))!);
 
 /** Makes the next call of this method of the pool wait for `meanwhile`. */
 function delayNext(method: "close" | "release" | "amend", meanwhile: () => Promise<unknown>): void {

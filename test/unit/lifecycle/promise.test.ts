@@ -93,7 +93,7 @@ test("a claim does not take a value whose resource is being deleted, but waits f
   await stage.pool.amend(pool, held.leaseId, { deleting: true });
   const claimed = stage.pool.claim(by("b", 1n));
   await new Promise((resolve) => setTimeout(resolve, 500)); // longer than a claim waits for other holders in these tests
-  expect(await stage.pool.ipam.find(pool, { leaseId: held.leaseId })).toBeDefined();
+  expect(await stage.pool.ipam.find({ pool, leaseId: held.leaseId })).toBeDefined();
   await stage.pool.release(pool, held.leaseId);
   expect((await claimed).extents).toEqual(at(1n));
 });
@@ -271,7 +271,7 @@ describe("interrupted deletes", () => {
     const { ask } = stage.fleet;
     const marks: unknown[] = [];
     stage.fleet.ask = async (...args) => {
-      const lease = await stage.pool.ipam.find("network/training", { leaseId: String(runner.leaseId) });
+      const lease = await stage.pool.ipam.find({ pool: "network/training", leaseId: String(runner.leaseId) });
       marks.push(lease?.deletingSince);
       return ask(...args);
     };
@@ -339,7 +339,7 @@ describe("interrupted deletes", () => {
     expect(stage.warnings.at(-1)).toBe(
       `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z by ops@controller (${second.leaseId}), and is not released.`,
     );
-    expect(await stage.pool.ipam.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
+    expect(await stage.pool.ipam.find({ pool: "pool/lb", leaseId: String(second.leaseId) })).toBeDefined();
     await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);
   });
 

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { openIpam } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
@@ -20,7 +21,7 @@ async function full(inputs: Values) {
   const create = async (lifecycle: Lifecycle, name: string, news: Values) =>
     (await lifecycle.create((await check(lifecycle, name, news)).inputs)).props;
   await create(networks!, "training", { hubConnection, subnets: "10.0.0.0/15/2/15", ...inputs });
-  const { settings } = (await pool.ipam.spec("network/training"))!.data as unknown as { settings: Values };
+  const { settings } = (await findSpec(pool.ipam, "network/training"))!.data as unknown as { settings: Values };
   const runner = (name: string, host: string): Values => ({
     network: settings,
     connection: { host },
@@ -71,7 +72,7 @@ test("reclaimInactive: the id of the longest unseen runner is reclaimed, in prev
   await refresh(0);
   pass(1000);
   expect((await preview()).inputs.runnerId).toBe(2);
-  expect((await pool.ipam.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview changes no lease
+  expect((await pool.ipam.find({ pool: "network/training", value: 2n }))!.owner).toMatch(/::b$/); // a preview changes no lease
   expect((await create()).runnerId).toBe(2);
   expect(await drifted(1)).toEqual(["leaseId"]);
   expect(await drifted(0)).toEqual([]);

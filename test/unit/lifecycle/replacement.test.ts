@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { findUsage } from "../../../provider/ipam/shorthands";
 
 import { pickInputs, UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
@@ -44,7 +45,7 @@ async function refusals(type: string, name: string, news: Values, olds: Values):
 }
 
 const isHeld = async ({ leaseId }: Values): Promise<boolean> =>
-  (await stage.pool.ipam.find("pool/lb", { leaseId: String(leaseId) })) !== undefined;
+  (await stage.pool.ipam.find({ pool: "pool/lb", leaseId: String(leaseId) })) !== undefined;
 
 /** Calls `diff` as Pulumi does for the resources that refer to a pool, before it deletes them and the pool. */
 const askDependent = (props: Values) => stage.of("IPReservation").diff(props, { ...props, pool: UNKNOWN });
@@ -109,7 +110,7 @@ describe("leases of others", () => {
     await stage.network();
     stage.fleet.containers.set("192.0.2.11", [{ name: "alpha", running: true, addresses: ["10.128.64.9"] }]);
     const runner = await stage.runner("r1", "192.0.2.11");
-    expect(await stage.pool.ipam.usage("runner/training/r1")).toMatchObject({ used: 1 });
+    expect(await findUsage(stage.pool.ipam, "runner/training/r1")).toMatchObject({ used: 1 });
     const connections = { connection: { host: "192.0.2.11" }, hubConnection: { host: "192.0.2.1" } };
     const news = { network: "training", runnerName: "r2", ...connections };
     expect(await refusals("RunnerSubnet", "r1", news, runner)).toEqual(["", ""]);

@@ -81,7 +81,8 @@ test("an offer to another stack is kept", async () => {
   const [shown, other] = [network("a", "dev"), network("a", "prod")];
   const offered = await (await run()).offer(other);
   expect(offered.warnings).toEqual([expect.stringContaining(shown.owner), expect.stringContaining(shown.owner)]);
-  for (const { owner } of [shown, other]) expect(await runs[0]!.findOffer(owner, "main")).toMatchObject({ owner });
+  for (const { owner } of [shown, other])
+    expect(await runs[0]!.find({ owner, program: "main" })).toMatchObject({ owner });
 });
 
 test("a claimed value is not preempted", async () => {
@@ -115,7 +116,7 @@ test("a value that another resource of the stack holds is offered only while tha
   expect(offer).toMatchObject({ state: "offered", afterLease: [expect.any(String)] });
   await expect(later.claim(address("new"))).rejects.toMatchObject(refusal("PLAN_STALE", address("old").owner));
 
-  const old = (await later.find("pool/p", { owner: address("old").owner }))!;
+  const old = (await later.find({ pool: "pool/p", owner: address("old").owner }))!;
   await expect(later.markKept(old)).rejects.toMatchObject(refusal("IP_IN_USE", address("new").owner));
   const last = await run();
   await last.markKept(old);

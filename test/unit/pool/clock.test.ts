@@ -66,12 +66,12 @@ test.each([
   const refusal =
     /^STORE_CLOCK: This machine's clock shows 2030-01-02T00:10:00.000Z, but .* it is 2030-01-01T00:10:00.000Z/;
   await expect(pool.claim(by("b"))).rejects.toThrow(refusal);
-  await expect(pool.find("pool/p", { owner: "holder 0" })).rejects.toThrow(refusal);
+  await expect(pool.find({ pool: "pool/p", owner: "holder 0" })).rejects.toThrow(refusal);
   const finding = { problem: expect.stringContaining("2030-01-02T00:10:00.000Z"), repairable: true };
   expect(await store.checkClock!(false)).toEqual(finding);
 
   machine.wall -= DAY;
-  expect(await pool.find("pool/p", { owner: "holder 0" })).toBeDefined();
+  expect(await pool.find({ pool: "pool/p", owner: "holder 0" })).toBeDefined();
   expect(await store.checkClock!(false)).toBeUndefined();
 
   machine.wall += DAY;
@@ -82,7 +82,7 @@ test.each([
 
 test("a store that was idle for a month, during a suspension or over a reboot, works as before", async () => {
   pass(15 * DAY);
-  expect(await (await newProcess()).pool.find("pool/p", { owner: "holder 0" })).toBeUndefined();
+  expect(await (await newProcess()).pool.find({ pool: "pool/p", owner: "holder 0" })).toBeUndefined();
   machine = { wall: machine.wall + 15 * DAY, boot: "second", uptime: 500 };
   await (await newProcess()).pool.claim(by("next"));
 });

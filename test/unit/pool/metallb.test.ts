@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/ipam/extents";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import type { Lease, Port, Request } from "../../../provider/ipam/types";
 import type { Pool } from "../../contract/fixture";
 import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";
@@ -64,7 +65,7 @@ class Allocator {
   async assign(step: Step): Promise<Lease> {
     const want = extents(...step.ips!);
     for (const name of this.pools) {
-      const spec = await this.pool.spec(name);
+      const spec = await findSpec(this.pool, name);
       if (covers(spec!.extents, want))
         return this.replaceWith(step.service!, () => this.pool.claim({ ...this.request(name, step), want }));
     }
@@ -86,7 +87,7 @@ class Allocator {
   }
 
   async held(service: string): Promise<Lease[]> {
-    const found = await Promise.all(this.pools.map((pool) => this.pool.find(pool, { owner: service })));
+    const found = await Promise.all(this.pools.map((pool) => this.pool.find({ pool, owner: service })));
     return found.filter((lease) => lease !== undefined);
   }
 

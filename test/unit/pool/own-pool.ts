@@ -28,7 +28,7 @@ export class OwnPool {
 
   /** The lease that it holds, or an offer. */
   async check(run: Run, program: string, inUp: boolean): Promise<Lease> {
-    const lease = this.#leaseId === undefined ? undefined : await run.find(SPACE, { leaseId: this.#leaseId });
+    const lease = this.#leaseId === undefined ? undefined : await run.find({ pool: SPACE, leaseId: this.#leaseId });
     if (!lease) return run.offer(this.#request(program), { inUp });
     await run.markKept(lease);
     return lease;
@@ -49,7 +49,7 @@ export class OwnPool {
   async delete(run: Run, step: () => void): Promise<void> {
     const leaseId = this.#leaseId;
     if (leaseId === undefined) return;
-    if (await run.find(SPACE, { leaseId })) {
+    if (await run.find({ pool: SPACE, leaseId })) {
       step();
       await run.amend(SPACE, leaseId, { deleting: true });
       step();

@@ -31,7 +31,7 @@ export const OLD_RULES: Record<string, Rules> = {
   "an offer belongs to its owner only": (start) => () => {
     const run = start();
     const offer: Run["offer"] = async (request, options) => {
-      const newest = request.want ? undefined : await run.find(request.pool, { owner: request.owner });
+      const newest = request.want ? undefined : await run.find({ pool: request.pool, owner: request.owner });
       return run.offer(newest?.state === "offered" ? { ...request, want: newest.extents } : request, options);
     };
     return { ...forwarded(run), offer };
@@ -53,7 +53,7 @@ export const OLD_RULES_OF_POOLS: Record<string, Rules> = {
     return () => {
       const run = start();
       const close: Run["close"] = async (...args) => {
-        const { childPool } = (await run.find(args[0], { leaseId: args[1] }))!;
+        const { childPool } = (await run.find({ pool: args[0], leaseId: args[1] }))!;
         await run.close(...args);
         deleted.add(childPool!);
       };
@@ -206,7 +206,7 @@ export class ModelStack {
   }
 
   async #delete(run: Run, leaseId: string, step: () => void): Promise<void> {
-    const lease = await run.find(this.pool, { leaseId });
+    const lease = await run.find({ pool: this.pool, leaseId });
     if (!lease) return; // a later resource has the lease, or it has ended
     await run.amend(this.pool, leaseId, { deleting: true });
     step();
@@ -217,7 +217,7 @@ export class ModelStack {
     const held = this.state.get(resource);
     const wish = wishes[resource]!;
     if (held && this.#keeps(wishes, resource)) {
-      const lease = await run.find(this.pool, { leaseId: held.leaseId });
+      const lease = await run.find({ pool: this.pool, leaseId: held.leaseId });
       if (lease) {
         await run.markKept(lease);
         if (inUp && lease.deletingSince !== undefined) await run.amend(this.pool, lease.leaseId, { deleting: false });

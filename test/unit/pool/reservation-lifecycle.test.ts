@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
+import { findUsage } from "../../../provider/ipam/shorthands";
 import type { Lease } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
@@ -52,7 +53,7 @@ class Reservations {
   /** The lease of a token that was not used yet. */
   async unused({ token, expectedRunner }: Step): Promise<Lease | undefined> {
     const { pool = "", leaseId = "" } = this.tokens.get(token!) ?? {};
-    const lease = await this.fixture.pool.find(pool, { leaseId });
+    const lease = await this.fixture.pool.find({ pool, leaseId });
     return lease?.state === "reserved" && (!expectedRunner || pool === poolOf(expectedRunner)) ? lease : undefined;
   }
 
@@ -121,7 +122,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
     case "markUsed":
       return reservations.markUsed(step);
     case "markFree": {
-      const lease = await pool.find(poolOf(step.runner!), { value: parseIp(step.ip!) });
+      const lease = await pool.find({ pool: poolOf(step.runner!), value: parseIp(step.ip!) });
       return expect(await pool.release(lease!.pool, lease!.leaseId)).toBe(true);
     }
     case "advance":
@@ -133,12 +134,12 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
         type: "IPReservation",
         program: "main",
       });
-      await pool.withdraw("probe", "main", offer.pool);
+      await pool.withdraw({ pool: offer.pool, owner: "probe", program: "main" });
       return expect({ [step.runner!]: [ipOf(offer)] }).toEqual(step.result);
     }
     case "info": {
       const { reserved, used } = step.result as { reserved: number; used: number };
-      return expect(await pool.usage(poolOf(step.runner!))).toMatchObject({ reserved, used });
+      return expect(await findUsage(pool, poolOf(step.runner!))).toMatchObject({ reserved, used });
     }
     case "list": {
       const facts = (await reservations.all()).map((lease) => ({

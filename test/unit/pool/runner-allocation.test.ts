@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { findUsage } from "../../../provider/ipam/shorthands";
 import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
@@ -28,13 +29,13 @@ class Registry {
   }
 
   async touch(runner: string): Promise<void> {
-    const lease = await this.fixture.pool.find("network/n", { owner: runner });
+    const lease = await this.fixture.pool.find({ pool: "network/n", owner: runner });
     await this.fixture.pool.touch("network/n", lease!.leaseId);
   }
 
   async release(runner: string): Promise<boolean> {
     this.active.delete(runner);
-    const lease = await this.fixture.pool.find("network/n", { owner: runner });
+    const lease = await this.fixture.pool.find({ pool: "network/n", owner: runner });
     return lease ? this.fixture.pool.release("network/n", lease.leaseId) : false;
   }
 
@@ -80,7 +81,7 @@ async function play(registry: Registry, { op, runner = "", error, result }: Step
     }
     case "stats": {
       const { total_allocations, max_runners } = result as { total_allocations: number; max_runners: number };
-      const usage = await registry.fixture.pool.usage("network/n");
+      const usage = await findUsage(registry.fixture.pool, "network/n");
       return expect(usage).toMatchObject({ capacity: BigInt(max_runners), held: BigInt(total_allocations) });
     }
     case "list": {

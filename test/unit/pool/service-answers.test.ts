@@ -6,6 +6,7 @@ import { openPool, type Pool } from "../../contract/fixture";
 
 /** What a server may answer that is not the service, or is hostile. */
 const SETTINGS = { offerTtl: 3600, quarantine: 300, storeToken: "ovl_0_x", actor: "ann@host" };
+const STORE = { id: "s", version: 0, epoch: "e" };
 let server: Server;
 
 async function listen(listener: RequestListener): Promise<string> {
@@ -24,8 +25,8 @@ async function poolOn(answer: (call: string) => unknown, status = 200): Promise<
   const url = await listen((request, response) => {
     const name = request.url!.split("/").at(-1)!;
     request.resume().once("end", () => {
-      const json = name === "hello" ? {} : answer(name);
-      response.writeHead(name === "hello" ? 200 : status, { "content-type": "application/json" });
+      const json = name === "describe" ? { result: STORE } : answer(name);
+      response.writeHead(name === "describe" ? 200 : status, { "content-type": "application/json" });
       response.end(typeof json === "string" ? json : JSON.stringify(json));
     });
   });
@@ -70,35 +71,35 @@ describe("an answer that is not that of the service", () => {
 
   test.each<[string, unknown]>([
     ["no object", [1, 2]],
-    ["a lease without an owner", { lease: { ...LEASE, owner: undefined } }],
-    ["an extent that ends before it begins", { lease: { ...LEASE, extents: [`${hex(5n)}-${hex(1n)}`] } }],
-    ["an extent that is a number", { lease: { ...LEASE, extents: [5] } }],
-    ["a lease without extents", { lease: { ...LEASE, extents: [] } }],
-    ["a pool name with a shell command", { lease: { ...LEASE, pool: "pool/$(x)" } }],
-    ["an owner with control characters", { lease: { ...LEASE, owner: "\u001b[2J" } }],
-    ["an unknown state", { lease: { ...LEASE, state: "mine" } }],
-    ["a time that is a text", { lease: { ...LEASE, createdAt: "now" } }],
-    ["data with control characters", { lease: { ...LEASE, data: { x: "\u0007" } } }],
+    ["a lease without an owner", { result: { ...LEASE, owner: undefined } }],
+    ["an extent that ends before it begins", { result: { ...LEASE, extents: [`${hex(5n)}-${hex(1n)}`] } }],
+    ["an extent that is a number", { result: { ...LEASE, extents: [5] } }],
+    ["a lease without extents", { result: { ...LEASE, extents: [] } }],
+    ["a pool name with a shell command", { result: { ...LEASE, pool: "pool/$(x)" } }],
+    ["an owner with control characters", { result: { ...LEASE, owner: "\u001b[2J" } }],
+    ["an unknown state", { result: { ...LEASE, state: "mine" } }],
+    ["a time that is a text", { result: { ...LEASE, createdAt: "now" } }],
+    ["data with control characters", { result: { ...LEASE, data: { x: "\u0007" } } }],
   ])("%s is refused", async (_, answer) => {
     const pool = await poolOn(() => answer);
-    await expect(pool.find("pool/p", { owner: "o" })).rejects.toThrow(
+    await expect(pool.find({ pool: "pool/p", owner: "o" })).rejects.toThrow(
       /^STORE_UNAVAILABLE: The answer of the service at http/,
     );
   });
 
   test("what only a newer service knows is dropped, also in nested objects", async () => {
     const pool = await poolOn(() => ({
-      lease: { ...LEASE, mood: "good", tenant: { org: "a", project: "b", x: 1 } },
+      result: { ...LEASE, mood: "good", tenant: { org: "a", project: "b", x: 1 } },
       y: 2,
     }));
-    const lease = await pool.find("pool/p", { owner: "o" });
+    const lease = await pool.find({ pool: "pool/p", owner: "o" });
     expect(lease).toEqual({ ...LEASE, extents: [{ first: 1n, last: 1n }], tenant: { org: "a", project: "b" } });
   });
 
   test("__proto__ in data or labels changes no object", async () => {
-    const text = JSON.stringify({ lease: { ...LEASE, labels: { a: "b" } } }).replace('"a":"b"', '"__proto__":"b"');
+    const text = JSON.stringify({ result: { ...LEASE, labels: { a: "b" } } }).replace('"a":"b"', '"__proto__":"b"');
     const pool = await poolOn(() => text);
-    await pool.find("pool/p", { owner: "o" }).catch(() => {});
+    await pool.find({ pool: "pool/p", owner: "o" }).catch(() => {});
     expect(({} as Record<string, unknown>).b).toBeUndefined();
   });
 
@@ -163,7 +164,7 @@ test("a busy service is asked again", async () => {
   const url = await listen((request, response) => {
     request.resume().once("end", () => {
       const isBusy = ++calls < 4;
-      const body = isBusy ? { code: "RATE_LIMITED", what: "Too many.", fix: "Wait." } : {};
+      const body = isBusy ? { code: "RATE_LIMITED", what: "Too many.", fix: "Wait." } : { result: STORE };
       response
         .writeHead(isBusy ? [429, 503, 502][calls - 1]! : 200)
         .end(calls === 3 ? "bad gateway" : JSON.stringify(calls === 2 ? { ...body, code: "SERVICE_STOPPING" } : body));

@@ -101,7 +101,7 @@ async function act({ pool, pass }: Fixture, one: Anything): Promise<string | und
     return undefined;
   }
   if (one.op === "offer" || one.op === "claim") return (await pool[one.op](requestOf(one))).uid;
-  const lease = await pool.find(one.pool, { owner: one.owner });
+  const lease = await pool.find({ pool: one.pool, owner: one.owner });
   if (!lease) return undefined;
   const { names, childPool, ports } = requestOf(one);
   if (one.op === "release") await pool.release(one.pool, lease.leaseId);

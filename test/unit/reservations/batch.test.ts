@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
+import { findUsage } from "../../../provider/ipam/shorthands";
 import type { Ipam, Request } from "../../../provider/ipam/types";
 import {
   type Context,
@@ -30,21 +31,21 @@ const runnersOf = (reservations: Reservation[]): string =>
 
 /** Leaves so many addresses free on a runner. */
 async function fill(runner: string, free: number): Promise<void> {
-  const { capacity } = (await stage.pool.ipam.usage(`runner/training/${runner}`))!;
+  const { capacity } = (await findUsage(stage.pool.ipam, `runner/training/${runner}`))!;
   const requests = Array.from({ length: Number(capacity) - free }, (_, i) => ({
     pool: `runner/training/${runner}`,
     owner: `filler ${i}`,
     type: "IPReservation",
   }));
-  await stage.pool.ipam.claimAll(requests);
+  await stage.pool.ipam.claim(requests);
 }
 
-/** The pool, with work of another process before each `claimAll`. */
+/** The pool, with work of another process before each `claim`. */
 const beforeClaims = (pool: Ipam, work: () => Promise<void>): Ipam =>
   new Proxy(pool, {
     get(target, key) {
       const member = Reflect.get(target, key);
-      if (key === "claimAll") return (requests: Request[]) => work().then(() => target.claimAll(requests));
+      if (key === "claim") return (requests: Request[]) => work().then(() => target.claim(requests));
       return typeof member === "function" ? member.bind(target) : member;
     },
   });
@@ -137,7 +138,7 @@ describe("on any runner", () => {
     }));
     let isFirst = true;
     const pool = beforeClaims(context.pool, async () => {
-      if (isFirst) await context.pool.claimAll(others);
+      if (isFirst) await context.pool.claim(others);
       isFirst = false;
     });
     const given = await reserveMany({ pool }, { network: "training", anyRunner: true, count: 4 });
@@ -165,7 +166,7 @@ describe("on any runner", () => {
     });
     for (const name of ["a", "b"]) await fill(name, 0);
     await fill("c", 1);
-    const lease = (await stage.pool.ipam.holder("runner/training/a"))!;
+    const lease = (await stage.pool.ipam.find({ name: "runner/training/a" }))!;
     await stage.pool.ipam.amend(lease.pool, lease.leaseId, { deleting: true });
     expect(runnersOf(await anywhere())).toBe("c");
     expect(await codeOf(anywhere())).toBe("POOL_EXHAUSTED");

@@ -1,6 +1,6 @@
 import { beforeEach, expect, test } from "vitest";
-import { openSession } from "../../../provider/access";
-import type { Bounds } from "../../../provider/access/bounds";
+import type { Bounds } from "../../../provider/access/caller";
+import { openSession } from "../../../provider/access/tenant-ipam";
 import {
   allocate,
   availableAddresses,

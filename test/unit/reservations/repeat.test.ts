@@ -1,6 +1,8 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
+import { claimOne } from "../../../provider/ipam/shorthands";
 import { keyRing, signToken } from "../../../provider/ipam/token";
+import type { LeaseSelector } from "../../../provider/ipam/types";
 import {
   type Context,
   findLeases,
@@ -115,10 +117,10 @@ test("a batch that another process commits while its names are read is found who
   const pool = new Proxy(stage.pool.ipam, {
     get(target, key) {
       const member = Reflect.get(target, key);
-      if (key !== "holder") return typeof member === "function" ? member.bind(target) : member;
-      return async (name: string) => {
-        if (committed) return committed.then(() => target.holder(name));
-        const first = target.holder(name);
+      if (key !== "find") return typeof member === "function" ? member.bind(target) : member;
+      return async (selector: LeaseSelector) => {
+        if (committed) return committed.then(() => target.find(selector));
+        const first = target.find(selector);
         committed = first.then(() => reserveMany(context, input));
         await committed;
         return first;
@@ -143,18 +145,20 @@ test.each(["", "x".repeat(201), "two\nlines"])("%j is no key", (key) => {
 describe("a release by token", () => {
   test.each([0, 300])("may be repeated, with a quarantine of %d seconds", async (quarantine) => {
     const { ipam: pool } = (await Stage.up({ quarantine })).pool;
-    await pool.claim({
-      pool: "space/default",
-      owner: "opener",
-      type: "IPPool",
-      want: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
-      childPool: {
-        name: "pool/p",
-        kind: "address",
-        extents: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
-        allocation: "lowest",
+    await pool.claim([
+      {
+        pool: "space/default",
+        owner: "opener",
+        type: "IPPool",
+        want: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
+        childPool: {
+          name: "pool/p",
+          kind: "address",
+          extents: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
+          allocation: "lowest",
+        },
       },
-    });
+    ]);
     const { lease, token } = await reserve({ pool }, { pool: "p", by: "c1" });
     expect((await releaseByToken({ pool }, token)).leases).toMatchObject([{ leaseId: lease.leaseId }]);
     expect(await releaseByToken({ pool }, token)).toEqual({ leases: [], kept: [] });
@@ -178,7 +182,7 @@ describe("a release by token", () => {
     const made = await stage.make("IPReservation", "job", { pool: "web" });
     await stage.change("IPReservation", "job", made, { pool: "web", labels: { a: "b" } });
     const lease = (await findLeases(context, { pool: "web" }))[0]!;
-    const current = await stage.pool.ipam.claim({ pool: lease.pool, owner: lease.owner, type: lease.type });
+    const current = await claimOne(stage.pool.ipam, { pool: lease.pool, owner: lease.owner, type: lease.type });
     expect(current.leaseId).not.toBe(made.leaseId);
     expect(await codeOf(releaseByToken(context, String(made.token)))).toBe("TOKEN_USED");
   });

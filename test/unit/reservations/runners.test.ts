@@ -255,7 +255,7 @@ describe("a report", () => {
     await stage.make("RunnerSubnet", "w", { network: "wide", connection: { host: "192.0.2.12" }, hubConnection });
     const pool = "runner/wide/w";
     for (let at = 0; at < 2000; at += 500)
-      await stage.pool.ipam.claimAll(
+      await stage.pool.ipam.claim(
         Array.from({ length: 500 }, (_, i) => ({
           pool,
           owner: `o${at + i}`,

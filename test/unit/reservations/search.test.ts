@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { openSession } from "../../../provider/access";
+import { openSession } from "../../../provider/access/tenant-ipam";
 import { parseIp } from "../../../provider/addressing/ip";
 import { RunPlan } from "../../../provider/ipam/run-plan";
 import {
@@ -64,14 +64,16 @@ describe("pages", () => {
       const [pool, want] = [text.slice(0, at), value(text.slice(at + 1))];
       const owners = text === expected[0] ? ["x", "y"] : ["x"];
       for (const owner of owners)
-        await stage.pool.ipam.claim({
-          pool,
-          owner: `${owner} ${text}`,
-          type: "StaticIP",
-          want,
-          ...(owners.length > 1 && { sharingKey: "k" }),
-          labels: { n: String(expected.indexOf(text) % 2) },
-        });
+        await stage.pool.ipam.claim([
+          {
+            pool,
+            owner: `${owner} ${text}`,
+            type: "StaticIP",
+            want,
+            ...(owners.length > 1 && { sharingKey: "k" }),
+            labels: { n: String(expected.indexOf(text) % 2) },
+          },
+        ]);
     }
   });
 

@@ -1,7 +1,8 @@
 import type { InjectOptions } from "fastify";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type AccessTokenInput, type Bounds, createAccessToken, revokeAccessToken } from "../../../provider/access";
-import { PROCEDURES } from "../../../provider/ipam/remote/api";
+import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access/access-tokens";
+import type { Bounds } from "../../../provider/access/caller";
+import { OPERATIONS } from "../../../provider/ipam/remote/api";
 import { buildServer } from "../../../service/server";
 import { Stage } from "../lifecycle/stage";
 import { type Answer, TestService } from "./service";
@@ -192,7 +193,7 @@ describe("the list of routes", () => {
       ...Object.entries(SAMPLES).map(
         ([name, { scope }]) => `${name.replace(/\/.*/, (path) => fullPath(path))} ${scope}`,
       ),
-      ...PROCEDURES.map((name) => `POST /api/pool/v1/${name} preview`), // see pool-routes.test.ts
+      ...OPERATIONS.map((name) => `POST /api/pool/v1/${name} preview`), // see pool-routes.test.ts
     ];
     expect(declared).toEqual(expected.sort());
   });

@@ -2,9 +2,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
+import { claimOne } from "../../../provider/ipam/shorthands";
 import type { EventPage, Ipam, LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed, type FeedOptions } from "../../../service/events/feed";
-import { by, createPool, extents } from "../../contract/fixture";
+import { by, createPoolOn, extents } from "../../contract/fixture";
 
 const ends: (() => unknown)[] = [];
 afterEach(async () => {
@@ -19,7 +20,7 @@ async function start(options: FeedOptions = {}) {
     quarantine: 0,
     observer: { committed: () => feeds[0]?.wake() },
   });
-  await createPool(pool, { extents: extents("10.0.0.0/16") });
+  await createPoolOn(pool, { extents: extents("10.0.0.0/16") });
   const reads: (number | undefined)[] = [];
   const counted = {
     events: (options: { after?: number; limit?: number }): Promise<EventPage> => {
@@ -45,7 +46,7 @@ async function take(feed: EventFeed, after: number, count: number): Promise<numb
 }
 
 const claimAll = (pool: Ipam, count: number, name: string) =>
-  Promise.all(Array.from({ length: count }, (_, i) => pool.claim(by(`${name}${i}`))));
+  Promise.all(Array.from({ length: count }, (_, i) => claimOne(pool, by(`${name}${i}`))));
 
 const idsFrom = (first: number, count: number): number[] => Array.from({ length: count }, (_, i) => first + i);
 
@@ -72,7 +73,7 @@ test("events of this process are read at once, those of others at the next poll"
   const event = take(feed, now, 1);
   await sleep(20);
   const began = Date.now();
-  await pool.claim(by("a"));
+  await pool.claim([by("a")]);
   expect(await event).toEqual([now + 1]);
   expect(Date.now() - began).toBeLessThan(5000);
 });
@@ -85,7 +86,7 @@ test("the store is read only while there are followers, and once for all of them
   const followers = Array.from({ length: 20 }, () => take(feed, now, 50));
   await sleep(30);
   reads.length = 0;
-  for (let i = 0; i < 50; i++) await pool.claim(by(`a${i}`));
+  for (let i = 0; i < 50; i++) await pool.claim([by(`a${i}`)]);
   await Promise.all(followers);
   expect(feed.followers).toBe(0);
   expect(reads.length).toBeLessThan(20 * 10);

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { API, bodyOf, PROCEDURES } from "../../../provider/ipam/remote/api";
+import { API, bodyOf, OPERATIONS } from "../../../provider/ipam/remote/api";
 import {
   createPoolFields,
   freeFields,
@@ -41,7 +41,7 @@ const TARGETS: Target[] = [
     webhooks: webhookFields,
   }).map(([route, schema]) => ({ path: `/api/overlay/${route}`, limit: SMALL, schema })),
   { path: "/api/overlay/runners/node1/report", limit: 2048 * KIB, schema: reportFields },
-  ...PROCEDURES.filter((name) => name in API).map((name) => ({
+  ...OPERATIONS.filter((name) => name in API).map((name) => ({
     path: `/api/pool/v1/${name}`,
     limit: 1024 * KIB,
     schema: bodyOf(name),

@@ -78,6 +78,5 @@ test("hostile bodies of every route are refused, each with at most 8 KB", async 
     const { statusCode, body: answer } = await post(path, body);
     answers.push({ name: `${path}: ${name}`, status: statusCode, bytes: Buffer.byteLength(answer) });
   }
-  expect(answers.filter(({ status, bytes }) => status >= 500 || bytes > 8192)).toEqual([]);
-  expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([400, 413]));
+  expect(answers.filter(({ status, bytes }) => ![400, 413].includes(status) || bytes > 8192)).toEqual([]);
 });

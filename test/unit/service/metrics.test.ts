@@ -3,10 +3,11 @@ import { join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
-import type { Observer } from "../../../provider/ipam/observer";
-import type { Store } from "../../../provider/ipam/types";
+import type { Observer } from "../../../provider/ipam/session";
+import { claimOne } from "../../../provider/ipam/shorthands";
+import type { PoolSelector, Store } from "../../../provider/ipam/types";
 import { Metrics } from "../../../service/metrics/metrics";
-import { by, createPool, extents, requestFor } from "../../contract/fixture";
+import { by, createPoolOn, extents, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -75,14 +76,14 @@ describe("pools", () => {
 
   test("count offers, quarantine, allocations, releases and failures", async () => {
     const { pool, scrape } = await start();
-    await createPool(pool, { extents: extents("10.0.0.0/30") });
-    const lease = await pool.claim(by("a"));
-    await pool.claim(by("b"));
+    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
+    const lease = await claimOne(pool, by("a"));
+    await pool.claim([by("b")]);
     await pool.offer(by("c"));
     await pool.release("pool/p", lease.leaseId);
-    await expect(pool.claim(requestFor("d", "10.0.0.1"))).rejects.toThrow();
-    await expect(pool.claim(requestFor("e", "10.9.9.9"))).rejects.toThrow();
-    await expect(pool.claim(requestFor("f", "10.9.9.9"))).rejects.toThrow();
+    await expect(claimOne(pool, requestFor("d", "10.0.0.1"))).rejects.toThrow();
+    await expect(claimOne(pool, requestFor("e", "10.9.9.9"))).rejects.toThrow();
+    await expect(claimOne(pool, requestFor("f", "10.9.9.9"))).rejects.toThrow();
     expect(await scrape()).toMatchObject({
       'overlay_ipam_pool_allocated{pool="pool/p"}': 2,
       'overlay_ipam_pool_available{pool="pool/p"}': 2,
@@ -98,9 +99,9 @@ describe("pools", () => {
     const { pool, scrape, pass } = await start(3);
     const makers = [];
     for (const [i, name] of ["pool/a", "pool/b", "pool/c", "pool/d"].entries()) {
-      makers.push(await createPool(pool, { name, extents: extents(`10.${i}.0.0/24`) }));
-      await pool.claim(by("x", { pool: name }));
-      await pool.claim(by("y", { pool: name }));
+      makers.push(await createPoolOn(pool, { name, extents: extents(`10.${i}.0.0/24`) }));
+      await pool.claim([by("x", { pool: name })]);
+      await pool.claim([by("y", { pool: name })]);
     }
     const first = await scrape();
     const allocated = onlyPools(first, "overlay_ipam_pool_allocated");
@@ -109,10 +110,11 @@ describe("pools", () => {
     expect(first['overlay_ipam_pool_allocated{pool="other"}']).toBe(2);
     expect(first['overlay_ipam_pool_total{pool="other"}']).toBe(256);
 
-    for (const name of ["x", "y"]) await pool.release("pool/a", (await pool.find("pool/a", { owner: name }))!.leaseId);
+    for (const name of ["x", "y"])
+      await pool.release("pool/a", (await pool.find({ pool: "pool/a", owner: name }))!.leaseId);
     await pool.close(makers[0]!.pool, makers[0]!.leaseId);
     await pool.release(makers[0]!.pool, makers[0]!.leaseId);
-    await pool.claim(by("z", { pool: "pool/d" }));
+    await pool.claim([by("z", { pool: "pool/d" })]);
     pass(5);
     const second = await scrape();
     const other = 'overlay_ipam_allocations_total{pool="other",reason="claimed"}';
@@ -128,23 +130,23 @@ describe("pools", () => {
   test("are read from the store at most every five seconds, but for a pool that is new", async () => {
     let reads = 0;
     const { pool, metrics } = await start();
-    await createPool(pool, { extents: extents("10.0.0.0/30") });
-    const usages = (prefix: string) => {
+    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
+    const pools: Store["pools"] = (selector) => {
       reads++;
-      return pool.usages(prefix);
+      return pool.pools(selector);
     };
-    const counted = { ...reader(pool), usages } as unknown as Store;
+    const counted = { ...reader(pool), pools } as unknown as Store;
     for (let i = 0; i < 5; i++) await metrics.render(counted);
     expect(reads).toBe(1);
-    await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
-    await pool.claim(by("a", { pool: "pool/new" }));
+    await createPoolOn(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
+    await pool.claim([by("a", { pool: "pool/new" })]);
     expect(parse(await metrics.render(counted))).toHaveProperty('overlay_ipam_pool_allocated{pool="pool/new"}', 1);
     expect(reads).toBe(2);
   });
 
   test("have no values while the store does not answer", async () => {
     const { pool, metrics } = await start();
-    await createPool(pool, { extents: extents("10.0.0.0/30") });
+    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
     await metrics.render(pool);
     const fail = async () => {
       throw new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait.");
@@ -152,15 +154,14 @@ describe("pools", () => {
     const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Store;
     const scrape = parse(await new Metrics(OPTIONS).render(broken));
     expect(scrape.overlay_store_up).toBe(0);
-    await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
-    await pool.claim(by("a", { pool: "pool/new" })); // is not in the cache
+    await createPoolOn(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
+    await pool.claim([by("a", { pool: "pool/new" })]); // is not in the cache
     const later = parse(await metrics.render(broken));
     expect(later.overlay_store_up).toBe(0);
     for (const each of [scrape, later]) expect(onlyPools(each, "overlay_ipam_pool_total")).toEqual({});
     const never = () => new Promise<never>(() => {});
     const silent = {
       pools: never,
-      usages: never,
       events: never,
       admin: { webhooks: { deliveries: never } },
     } as unknown as Store;
@@ -175,8 +176,7 @@ describe("pools", () => {
 });
 
 const reader = (pool: Store) => ({
-  pools: (prefix?: string) => pool.pools(prefix),
-  usages: (prefix: string) => pool.usages(prefix),
+  pools: (selector: PoolSelector) => pool.pools(selector),
   events: (options: { after?: number }) => pool.events(options),
   admin: pool.admin,
 });

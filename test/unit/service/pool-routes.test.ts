@@ -1,9 +1,10 @@
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
+import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access/access-tokens";
 import { openIpam } from "../../../provider/ipam";
-import { PROCEDURES, type ProcedureName } from "../../../provider/ipam/remote/api";
+import { OPERATIONS, type OperationName } from "../../../provider/ipam/remote/api";
 import { RunPlan } from "../../../provider/ipam/run-plan";
+import { claimOne, findSpec, historyOf } from "../../../provider/ipam/shorthands";
 import { rangeText } from "../../../provider/ipam/store/columns";
 import type { Ipam, Lease, Request, Store, Tenant } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
@@ -38,7 +39,7 @@ interface Target {
 async function fillPool(pool: string, free: string, tenant?: Tenant): Promise<Target> {
   const mine = { pool, ...(tenant && { tenant }) };
   const child = { ...childPool(`of-${pool}`), ...(tenant && { tenant }) };
-  const lease = await stage.pool.ipam.claim(request("a", { ...mine, childPool: child }));
+  const lease = await claimOne(stage.pool.ipam, request("a", { ...mine, childPool: child }));
   const offer = await stage.pool.ipam.offer(request("b", mine));
   return { pool, lease, offer, signed: (await stage.pool.ipam.signTokens([lease]))[0]!, free };
 }
@@ -49,7 +50,7 @@ beforeEach(async () => {
   await stage.make("IPPool", "secret", { ranges: ["192.168.8.0/28"], allocation: "lowest", tenant: ACME });
   shared = await fillPool("pool/web", range("192.168.7.12"));
   own = await fillPool("pool/secret", range("192.168.8.12"), ACME);
-  seen = await stage.pool.ipam.identity();
+  seen = await stage.pool.ipam.describe();
   service = await TestService.on(stage.pool.ipam, { tenantDefaults: stage.deps.tenantDefaults });
 });
 afterEach(() => service.close());
@@ -85,14 +86,16 @@ const tokenWith = (scopes: AccessTokenInput["scopes"], bounds: Partial<AccessTok
 const at = ({ pool, leaseId } = shared.lease) => ({ pool, leaseId });
 
 /** An input that succeeds, and the scope that it needs. */
-const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (target: Target) => unknown][]> = {
-  hello: [["preview", () => ({})]],
-  offer: [
-    ["preview", ({ pool }) => ({ request: request("c", { pool }) })],
-    ["deploy", ({ pool }) => ({ request: { ...request("c", { pool }), inUp: true } })],
+const SAMPLES: Record<OperationName, [scope: "preview" | "deploy", input: (target: Target) => unknown][]> = {
+  describe: [
+    ["preview", () => ({})],
+    ["preview", () => ({ seen })],
   ],
-  claim: [["deploy", ({ pool }) => ({ request: request("c", { pool }) })]],
-  claimAll: [["deploy", ({ pool }) => ({ requests: [request("c", { pool })] })]],
+  offer: [
+    ["preview", ({ pool }) => request("c", { pool })],
+    ["deploy", ({ pool }) => ({ ...request("c", { pool }), inUp: true })],
+  ],
+  claim: [["deploy", ({ pool }) => [request("c", { pool })]]],
   amend: [
     ["preview", ({ lease }) => ({ ...at(lease), changes: { labels: {} }, dryRun: true })],
     ["deploy", ({ lease }) => ({ ...at(lease), changes: { labels: {} } })],
@@ -106,23 +109,25 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
   release: [["deploy", ({ lease }) => at(lease)]],
   withdraw: [["preview", ({ pool, offer }) => ({ owner: offer.owner, program: PROGRAM, pool })]],
   touch: [["deploy", ({ lease }) => at(lease)]],
-  signTokens: [["deploy", ({ lease }) => ({ leases: [at(lease)] })]],
+  signTokens: [["deploy", ({ lease }) => [at(lease)]]],
   openToken: [["preview", ({ signed }) => ({ token: signed })]],
-  find: [["preview", ({ pool, lease }) => ({ pool, by: { value: String(lease.extents[0]!.first) } })]],
-  endOf: [["preview", ({ pool, lease }) => ({ pool, uid: lease.uid })]],
-  holder: [["preview", ({ pool }) => ({ name: pool })]],
-  findOffer: [["preview", ({ offer }) => ({ owner: offer.owner, program: PROGRAM })]],
-  spec: [["preview", ({ pool }) => ({ pool })]],
+  find: [
+    ["preview", ({ pool, lease }) => ({ pool, value: String(lease.extents[0]!.first) })],
+    ["preview", ({ pool, lease }) => ({ pool, endedUid: lease.uid })],
+    ["preview", ({ pool }) => ({ name: pool })],
+    ["preview", ({ offer }) => ({ owner: offer.owner, program: PROGRAM })],
+  ],
   leases: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
-  pools: [["preview", () => ({ prefix: "", limit: 10 })]],
+  pools: [
+    ["preview", () => ({ prefix: "", limit: 10, withUsage: true })],
+    ["preview", ({ pool }) => ({ name: pool, withUsage: true })],
+    ["preview", ({ pool }) => ({ endingWith: pool })],
+  ],
   freeExtents: [["preview", ({ pool }) => ({ pool, limit: 10 })]],
-  poolsEndingWith: [["preview", ({ pool }) => ({ pool })]],
-  usage: [["preview", ({ pool }) => ({ pool })]],
-  usages: [["preview", () => ({ prefix: "" })]],
-  history: [["preview", ({ pool }) => ({ pool })]],
-  events: [["preview", () => ({ after: 0 })]],
-  identity: [["preview", () => ({})]],
-  findSeen: [["preview", () => ({ seen })]],
+  events: [
+    ["preview", () => ({ after: 0 })],
+    ["preview", ({ pool }) => ({ pool })],
+  ],
 };
 
 /**
@@ -130,20 +135,12 @@ const SAMPLES: Record<ProcedureName, [scope: "preview" | "deploy", input: (targe
  * that its bearer could not read.
  */
 const ANSWERED = [
-  ...[
-    "hello preview",
-    "importLeases preview",
-    "openToken preview",
-    "endOf preview",
-    "holder preview",
-    "findOffer preview",
-  ],
-  ...["pools preview", "usages preview", "events preview", "identity preview", "findSeen preview"],
+  ...["describe 0", "describe 1", "importLeases 0", "openToken 0", "find 1", "find 2", "find 3", "pools 0", "events 0"],
 ];
 
-describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i) => [name, i, scope, input] as const)))(
+describe.each(OPERATIONS.flatMap((name) => SAMPLES[name].map(([scope, input], i) => [name, i, scope, input] as const)))(
   "%s (%i), which needs %s",
-  (name, _, scope, input) => {
+  (name, index, scope, input) => {
     /** The request is logged, and no line has a secret of it. */
     const outcomeLogged = async (token: string | undefined, target = shared): Promise<string> => {
       const before = service.lines.length;
@@ -178,20 +175,20 @@ describe.each(PROCEDURES.flatMap((name) => SAMPLES[name].map(([scope, input], i)
 
     test("shows and changes nothing of another tenant", async () => {
       const token = await tokenWith(["admin"], { tenant: OTHER });
-      const { version } = await stage.pool.ipam.identity();
-      const isAnswered = ANSWERED.includes(`${name} ${scope}`);
+      const { version } = await stage.pool.ipam.describe();
+      const isAnswered = ANSWERED.includes(`${name} ${index}`);
       expect(await outcomeLogged(token, own)).toBe(isAnswered ? "200" : "403 ACCESS_DENIED");
       const { body } = await call(name, token, input(own));
       const hidden = ["acme", own.lease.uid, own.offer.uid, ...(isAnswered ? ["pool/secret"] : [])];
       for (const text of hidden) if (name !== "openToken") expect(body).not.toContain(text);
-      expect((await stage.pool.ipam.identity()).version).toBe(version);
+      expect((await stage.pool.ipam.describe()).version).toBe(version);
     });
   },
 );
 
 test("the refusal says which token, and which scope is needed", async () => {
   const token = await service.token("ci-fork", ["preview"]);
-  const answer = await call("claim", token, { request: request("c") });
+  const answer = await call("claim", token, [request("c")]);
   expect(answer.json()).toMatchObject({
     code: "ACCESS_DENIED",
     what: "Access token ci-fork may only preview: it may not change leases.",
@@ -203,60 +200,62 @@ test("a preview withdraws offers, but ends no lease", async () => {
   const token = await tokenWith(["preview"]);
   for (const { pool, owner } of [shared.lease, shared.offer])
     expect(await outcome("withdraw", token, { owner, program: PROGRAM, pool })).toBe("200");
-  expect(await stage.pool.ipam.findOffer(shared.offer.owner, PROGRAM)).toBeUndefined();
+  expect(await stage.pool.ipam.find({ owner: shared.offer.owner, program: PROGRAM })).toBeUndefined();
   expect((await stage.pool.ipam.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
 });
 
 test("the history names the token and the user, whatever the request says", async () => {
   const token = await service.token("ci", ["deploy"]);
-  await call("claim", token, { request: request("c") }, { ...SESSION, actor: "ann@laptop" });
-  expect(await call("claim", token, { request: { ...request("d"), by: "root" } })).toMatchObject({
+  await call("claim", token, [request("c")], { ...SESSION, actor: "ann@laptop" });
+  expect(await call("claim", token, [{ ...request("d"), by: "root" }])).toMatchObject({
     statusCode: 400,
   });
-  const events = await stage.pool.ipam.history("pool/web");
+  const events = await historyOf(stage.pool.ipam, "pool/web");
   expect(events.filter(({ owner }) => owner === "c").map(({ by }) => by)).toEqual(["ci (ann@laptop)"]);
 });
 
 test("the client may shorten its offers and lengthen its quarantine, not the other way round", async () => {
   const token = await tokenWith(["deploy"]);
   const expiry = async (owner: string, offerTtl: number) => {
-    const answer = await call("offer", token, { request: request(owner) }, { ...SESSION, offerTtl });
-    return (answer.json().lease.expiresAt - stage.now) / 1000;
+    const answer = await call("offer", token, request(owner), { ...SESSION, offerTtl });
+    return (answer.json().result.expiresAt - stage.now) / 1000;
   };
   expect([await expiry("c", 60), await expiry("d", 1e6)]).toEqual([60, 3600]);
   await call("release", token, at(), { ...SESSION, quarantine: 0 });
-  expect(await stage.pool.ipam.endOf("pool/web", shared.lease.uid)).toMatchObject({ expiresAt: stage.now + 300_000 });
+  expect(await stage.pool.ipam.find({ pool: "pool/web", endedUid: shared.lease.uid })).toMatchObject({
+    expiresAt: stage.now + 300_000,
+  });
 });
 
 describe("a token that is bound to a tenant", () => {
   const claimAs = async (token: string, owner: string, more: object = {}) =>
-    (await call("claim", token, { request: { ...request(owner), ...more } })).json();
+    (await call("claim", token, [{ ...request(owner), ...more }])).json().result[0];
 
   test("gives its tenant to leases and to the pools that they open", async () => {
     const token = await tokenWith(["deploy"], { tenant: ACME });
     const spec = { ...childPool("pool/mine"), extents: [range("1-9")], tenant: OTHER };
-    const { lease } = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
+    const lease = await claimAs(token, "c", { tenant: OTHER, childPool: spec });
     expect(lease.tenant).toEqual(ACME);
-    expect((await stage.pool.ipam.spec("pool/mine"))?.tenant).toEqual(ACME);
+    expect((await findSpec(stage.pool.ipam, "pool/mine"))?.tenant).toEqual(ACME);
     const changes = { tenant: OTHER, childPool: { ...spec, warnAtPercent: 50 } };
     await call("amend", token, { pool: "pool/web", leaseId: lease.leaseId, changes });
-    expect(await stage.pool.ipam.spec("pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
+    expect(await findSpec(stage.pool.ipam, "pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
   });
 
   test("reaches no lease of others, and signs no token for it", async () => {
     const token = await tokenWith(["deploy"], { tenant: OTHER });
     for (const name of ["release", "close", "touch"] as const)
       expect(await outcome(name, token, at())).toBe("403 ACCESS_DENIED");
-    expect(await outcome("signTokens", token, { leases: [at()] })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("signTokens", token, [at()])).toBe("403 ACCESS_DENIED");
     expect(await outcome("amend", token, { ...at(), changes: { owner: "mine" } })).toBe("403 ACCESS_DENIED");
     expect(await outcome("withdraw", token, { owner: "b", program: PROGRAM, pool: "pool/web" })).toBe(
       "403 ACCESS_DENIED",
     );
-    expect(await outcome("claim", token, { request: request("a") })).toBe("403 ACCESS_DENIED");
-    expect(await outcome("poolsEndingWith", token, { pool: "pool/web" })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("claim", token, [request("a")])).toBe("403 ACCESS_DENIED");
+    expect(await outcome("pools", token, { endingWith: "pool/web" })).toBe("403 ACCESS_DENIED");
     // It sees the lease of a pool that it may use, but no offer of others.
-    const { leases } = (await call("leases", token, { pool: "pool/web", limit: 10 })).json();
-    expect(leases).toMatchObject([{ owner: "a", childPool: "of-pool/web" }]);
+    const { result } = (await call("leases", token, { pool: "pool/web", limit: 10 })).json();
+    expect(result).toMatchObject([{ owner: "a", childPool: "of-pool/web" }]);
   });
 
   test("makes the range of all tenants, if there is none, without a tenant", async () => {
@@ -264,12 +263,14 @@ describe("a token that is bound to a tenant", () => {
     useStore(pool);
     const { ip } = await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
     expect(ip).toMatch(/^10\./);
-    expect(await stage.pool.ipam.find("space/default", { owner: "tenants/clusterIP" })).not.toHaveProperty("tenant");
-    expect((await stage.pool.ipam.spec("pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
+    expect(await stage.pool.ipam.find({ pool: "space/default", owner: "tenants/clusterIP" })).not.toHaveProperty(
+      "tenant",
+    );
+    expect((await findSpec(stage.pool.ipam, "pool/tenant/acme/shop/clusterIP"))?.tenant).toEqual(ACME);
     const other = await served(await tokenWith(["deploy"], { tenant: OTHER }));
     useStore(other);
     await stage.make("IPReservation", "second", { tenant: OTHER, type: "clusterIP" });
-    expect((await stage.pool.ipam.spec("pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
+    expect((await findSpec(stage.pool.ipam, "pool/tenant/other/web/clusterIP"))?.tenant).toEqual(OTHER);
   });
 });
 
@@ -293,7 +294,7 @@ describe("through the client", () => {
     expect(failures.map(({ reason }) => reason)).toEqual([
       "ACCESS_DENIED: Access token ci-fork may only preview: it may not change leases. Use a token with the scope deploy for up, refresh and destroy.",
     ]);
-    await expect(pool.claim(request("c"))).rejects.toMatchObject({ code: "ACCESS_DENIED" });
+    await expect(claimOne(pool, request("c"))).rejects.toMatchObject({ code: "ACCESS_DENIED" });
     const deploying = await served(await tokenWith(["deploy"]));
     useStore(deploying);
     expect(await stage.make("IPReservation", "r", { pool: "web" })).toMatchObject({ ip: shown.ip });
@@ -313,8 +314,8 @@ describe("through the client", () => {
 });
 
 describe("a hostile request", () => {
-  const good = () => ({ request: request("c") });
-  const withRequest = (more: object) => ({ request: { ...request("c"), ...more } });
+  const good = () => [request("c")];
+  const withRequest = (more: object) => [{ ...request("c"), ...more }];
 
   test.each<[string, string, () => unknown, RegExp]>([
     ["an unknown field", "claim", () => withRequest({ admin: true }), /INPUT_INVALID/],
@@ -346,26 +347,26 @@ describe("a hostile request", () => {
       /INPUT_INVALID/,
     ],
     ["more values than there are", "claim", () => withRequest({ size: "9".repeat(40) }), /INPUT_INVALID/],
-    ["a value that no pool has", "find", () => ({ pool: "pool/web", by: { value: "-7" } }), /INPUT_INVALID/],
+    ["a value that no pool has", "find", () => ({ pool: "pool/web", value: "-7" }), /INPUT_INVALID/],
     [
       "deep data",
       "claim",
       () => withRequest({ data: JSON.parse("[".repeat(1000) + "]".repeat(1000)) }),
       /BODY_TOO_LARGE/,
     ],
-    ["a pool name with a line end", "find", () => ({ pool: "pool/web\n", by: { owner: "a" } }), /INPUT_INVALID/],
-    ["two ways to find", "find", () => ({ pool: "pool/web", by: { owner: "a", uid: "u" } }), /INPUT_INVALID/],
+    ["a pool name with a line end", "find", () => ({ pool: "pool/web\n", owner: "a" }), /INPUT_INVALID/],
+    ["two ways to find", "find", () => ({ pool: "pool/web", owner: "a", uid: "u" }), /INPUT_INVALID/],
     ["control characters", "claim", () => withRequest({ labels: { x: "\u001b[2J" } }), /INPUT_INVALID/],
     ["a long list", "claim", () => withRequest({ names: Array(20_000).fill("x") }), /INPUT_INVALID/],
     ["a large page", "leases", () => ({ pool: "pool/web", limit: 1e9 }), /INPUT_INVALID/],
-    ["an empty batch", "claimAll", () => ({ requests: [] }), /INPUT_INVALID/],
+    ["an empty batch", "claim", () => [], /INPUT_INVALID/],
     ["no input", "claim", () => undefined, /INPUT_INVALID/],
   ])("with %s is refused, and changes nothing", async (_, name, input, expected) => {
-    const before = (await stage.pool.ipam.identity()).version;
+    const before = (await stage.pool.ipam.describe()).version;
     const token = await tokenWith(["admin"]);
-    const written = (await stage.pool.ipam.identity()).version;
+    const written = (await stage.pool.ipam.describe()).version;
     expect(await outcome(name, token, input())).toMatch(expected);
-    expect((await stage.pool.ipam.identity()).version).toBe(written);
+    expect((await stage.pool.ipam.describe()).version).toBe(written);
     expect(written).toBe(before + 1); // the access token
   });
 
@@ -381,7 +382,7 @@ describe("a hostile request", () => {
   });
 
   test("has left a time that no Date can show: the lease is listed", async () => {
-    await stage.pool.ipam.claim(request("c", { ttl: 8.9e12 }));
+    await stage.pool.ipam.claim([request("c", { ttl: 8.9e12 })]);
     const answer = await service.send("GET /api/overlay/ip/reservations?owner=c", await tokenWith(["read"]));
     expect(answer.statusCode).toBe(200);
     expect(answer.json().reservations).toMatchObject([{ expiresAt: "+275760-09-13T00:00:00Z" }]);
@@ -402,9 +403,11 @@ describe("a hostile request", () => {
     const token = await tokenWith(["admin"]);
     const keys = (await stage.pool.ipam.admin.findSecret("tokenKeys"))!;
     const answers = await Promise.all(
-      PROCEDURES.flatMap((name) => SAMPLES[name].map(([, input]) => call(name, token, input(shared)))),
+      OPERATIONS.filter((name) => name !== "signTokens").flatMap((name) =>
+        SAMPLES[name].map(([, input]) => call(name, token, input(shared))),
+      ),
     );
-    const texts = [...answers.filter(({ body }) => !body.includes("tokens")).map(({ body }) => body), ...service.lines];
+    const texts = [...answers.map(({ body }) => body), ...service.lines];
     for (const text of texts) for (const secret of [keys, token, shared.signed]) expect(text).not.toContain(secret);
   });
 });

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { historyOf } from "../../../provider/ipam/shorthands";
 import { STORED_KEYS } from "../../../provider/ipam/token";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
@@ -40,7 +41,7 @@ describe("a reservation", () => {
       createdBy: "scheduler",
       token: expect.stringMatching(/^ipr1\./),
     });
-    expect(await stage.pool.ipam.history("runner/training/node1")).toMatchObject([
+    expect(await historyOf(stage.pool.ipam, "runner/training/node1")).toMatchObject([
       { what: "claimed", by: "scheduler" },
     ]);
   });
@@ -414,7 +415,7 @@ describe("a failure of the service", () => {
   });
 
   test("a store that does not answer: ready no more, alive still", async () => {
-    const pool = Object.assign(Object.create(stage.pool.ipam), { spec: () => new Promise(() => {}) });
+    const pool = Object.assign(Object.create(stage.pool.ipam), { pools: () => new Promise(() => {}) });
     const slow = await TestService.on(pool);
     expect(await slow.outcome("GET /healthz")).toBe("200");
     expect(await slow.outcome("GET /readyz")).toBe("503 STORE_UNAVAILABLE");
@@ -453,7 +454,7 @@ test("while the store does not answer, known callers validate tokens offline, an
   service.context.tokenKeys = await stage.pool.ipam.admin.findSecret(STORED_KEYS);
   const unused = await service.token("unused", ["reserve"]);
   const never = () => new Promise<never>(() => {});
-  Object.assign(stage.pool.ipam, { pools: never, usages: never, events: never });
+  Object.assign(stage.pool.ipam, { pools: never, events: never });
   stage.pool.ipam.admin.findAccessToken = never;
   await sleep(1100); // the access token is read again
   const started = performance.now();

@@ -1,6 +1,6 @@
 import type { InjectOptions, LightMyRequestResponse } from "fastify";
-import { createAccessToken } from "../../../provider/access";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
+import { createAccessToken } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { Store } from "../../../provider/ipam/types";
 import type { App, Limits, ServiceContext } from "../../../service/app";

@@ -5,7 +5,7 @@ import { openIpam } from "../../../provider/ipam";
 import type { LoggedEvent, Store } from "../../../provider/ipam/types";
 import { EventFeed } from "../../../service/events/feed";
 import { renderStream } from "../../../service/events/stream";
-import { by, createFixture, createPool, extents, memoryEngine } from "../../contract/fixture";
+import { by, createFixture, createPool, createPoolOn, extents, memoryEngine } from "../../contract/fixture";
 import { EventClient } from "./event-client";
 import { TestService } from "./service";
 
@@ -17,8 +17,8 @@ let [url, token, acme] = ["", "", ""];
 
 beforeAll(async () => {
   pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
-  await createPool(pool, { extents: extents("10.0.0.0/20") });
-  await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20") });
+  await createPoolOn(pool, { extents: extents("10.0.0.0/20") });
+  await createPoolOn(pool, { name: "pool/q", extents: extents("10.9.0.0/20") });
   service = await TestService.on(pool);
   url = `${await service.app.listen({ port: 0, host: "127.0.0.1" })}/api/overlay/events`;
   [token, acme] = [await service.token("all", ["read"]), await service.token("acme", ["read"], { tenant: ACME })];
@@ -36,7 +36,7 @@ const follow = (query = "", bearer = token): EventClient => new EventClient(`${u
 async function change(names: string[]): Promise<number[]> {
   const { last } = await pool.events({});
   for (const [i, name] of names.entries())
-    await pool.claim(by(name, { pool: i % 2 === 0 ? "pool/p" : "pool/q", ...(i % 4 < 2 && { tenant: ACME }) }));
+    await pool.claim([by(name, { pool: i % 2 === 0 ? "pool/p" : "pool/q", ...(i % 4 < 2 && { tenant: ACME }) })]);
   return names.map((_, i) => last + 1 + i);
 }
 

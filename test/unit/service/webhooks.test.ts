@@ -10,11 +10,11 @@ import {
   resumeWebhook,
   signatureOf,
   webhookInput,
-} from "../../../provider/webhooks";
+} from "../../../provider/webhooks/webhooks";
 import { WebhookDeliveries } from "../../../service/events/deliveries";
 import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../service/events/delivery";
 import { EventFeed } from "../../../service/events/feed";
-import { by, createPool, extents } from "../../contract/fixture";
+import { by, createPoolOn, extents } from "../../contract/fixture";
 import { hmacOf, Receiver } from "./receiver";
 
 const ends: (() => unknown)[] = [];
@@ -26,8 +26,12 @@ const TIMES: Partial<DeliveryTimes> = { firstRetry: 20, longestRetry: 100, reche
 
 async function newPool(): Promise<Store> {
   const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
-  await createPool(pool, { extents: extents("10.0.0.0/20") });
-  await createPool(pool, { name: "pool/q", extents: extents("10.9.0.0/20"), tenant: { org: "acme", project: "web" } });
+  await createPoolOn(pool, { extents: extents("10.0.0.0/20") });
+  await createPoolOn(pool, {
+    name: "pool/q",
+    extents: extents("10.9.0.0/20"),
+    tenant: { org: "acme", project: "web" },
+  });
   return pool;
 }
 
@@ -56,7 +60,7 @@ const add = (pool: Store, { url }: Receiver, more: object = {}): Promise<Webhook
 
 async function claimAll(pool: Store, names: string[], from = "pool/p"): Promise<number[]> {
   const { last } = await pool.events({});
-  for (const name of names) await pool.claim(by(name, { pool: from, tenant: { org: "acme", project: "web" } }));
+  for (const name of names) await pool.claim([by(name, { pool: from, tenant: { org: "acme", project: "web" } })]);
   return names.map((_, i) => last + 1 + i);
 }
 

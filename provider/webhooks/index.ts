@@ -1,4 +1,0 @@
-/** Receivers of events by HTTP. `service/events` delivers to them. */
-
-export * from "./signature";
-export * from "./webhooks";
