@@ -55,7 +55,7 @@ const claimCall = (pool: Ipam, owner: string): Act => ({
 
 const useCall = (pool: Ipam, leaseId: string): Act => ({
   call: { call: "use", leaseId },
-  act: async () => ({ got: toGrantedLease(await pool.amend(POOL, leaseId, { state: "used", usedBy: "chaos" })) }),
+  act: async () => ({ got: toGrantedLease(await pool.change(POOL, leaseId, { state: "used", usedBy: "chaos" })) }),
 });
 
 const releaseCall = (pool: Ipam, leaseId: string, stale = false): Act => ({

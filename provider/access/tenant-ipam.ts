@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import { positionOf } from "../ipam/extents";
 import type { IpamSettings } from "../ipam/session";
 import type {
-  AmendOptions,
+  ChangeOptions,
   Changes,
   Condition,
   EventPage,
@@ -92,8 +92,8 @@ class TenantIpam implements Ipam {
     return leases.map((lease) => this.access.show(lease));
   }
 
-  async amend(pool: string, leaseId: string, changes: Changes, options?: AmendOptions): Promise<Lease> {
-    return this.access.show(await this.ipam.amend(pool, leaseId, this.#withTenant(changes), options));
+  async change(pool: string, leaseId: string, changes: Changes, options?: ChangeOptions): Promise<Lease> {
+    return this.access.show(await this.ipam.change(pool, leaseId, this.#withTenant(changes), options));
   }
 
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {

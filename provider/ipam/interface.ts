@@ -1,7 +1,7 @@
 import type { StoreAdmin } from "./admin";
 import type { IpamSettings } from "./session";
 import type {
-  AmendOptions,
+  ChangeOptions,
   Changes,
   Condition,
   EventPage,
@@ -37,7 +37,7 @@ export interface Ipam {
   /** Commits all of these leases durably, with new lease ids, or none. With `want`: exactly these values, or `PLAN_STALE`. */
   claim(requests: Request[]): Promise<Lease[]>;
   /** Changes exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`: only checks it. `onlyIf`: `LEASE_CHANGED` otherwise. */
-  amend(pool: string, leaseId: string, changes: Changes, options?: AmendOptions): Promise<Lease>;
+  change(pool: string, leaseId: string, changes: Changes, options?: ChangeOptions): Promise<Lease>;
   /** Before a delete: refuses claims in the child pool from now on; `POOL_IN_USE` with its leases if it has any. */
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
   /** false: not the current lease, or it does not meet `onlyIf`; nothing was changed. `program`: of the run, whose own offers stay. */

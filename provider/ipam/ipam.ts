@@ -15,7 +15,7 @@ import type { IpamSettings, Session } from "./session";
 import type { Commit, Query } from "./store/store";
 import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
 import type {
-  AmendOptions,
+  ChangeOptions,
   Changes,
   Condition,
   EventPage,
@@ -100,11 +100,11 @@ export class LocalIpam implements Store {
     }
   }
 
-  async amend(
+  async change(
     pool: string,
     leaseId: string,
     changes: Changes,
-    { dryRun = false, onlyIf }: AmendOptions = {},
+    { dryRun = false, onlyIf }: ChangeOptions = {},
   ): Promise<Lease> {
     const work = (state: State) => change(state, pool, leaseId, changes, { onlyIf });
     const found: Query[] = [{ of: "lease", uid: leaseId.split(".")[0]! }];

@@ -10,7 +10,7 @@ import type { Ipam } from "./interface";
 import { PlannedPorts } from "./planned-ports";
 import { claimOne, findSpec } from "./shorthands";
 import {
-  type AmendOptions,
+  type ChangeOptions,
   type Changes,
   type Extent,
   isCommitted,
@@ -180,11 +180,11 @@ export class RunPlan {
     }
   }
 
-  async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
+  async change(pool: string, leaseId: string, changes: Changes, options: ChangeOptions = {}): Promise<Lease> {
     if (changes.deleting) this.#deleting.add(leaseId.split(".")[0]!);
     const lease = options.dryRun && changes.ports?.length ? await this.ipam.find({ pool, leaseId }) : undefined;
     if (lease) await this.#refusePlannedPorts(lease, changes);
-    return this.ipam.amend(pool, leaseId, changes, options);
+    return this.ipam.change(pool, leaseId, changes, options);
   }
 
   release(pool: string, leaseId: string, options: Parameters<Ipam["release"]>[2] = {}): Promise<boolean> {

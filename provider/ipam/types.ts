@@ -46,7 +46,7 @@ export interface Port {
   port: number;
 }
 
-/** Properties of a lease that do not decide its value. All can be amended later. */
+/** Properties of a lease that do not decide its value. All can be changed later. */
 export interface Details {
   /** Unique in the whole store, e.g. `runner/training/node1`. Freed with the lease. */
   names?: string[];
@@ -188,7 +188,7 @@ export interface Condition {
   data?: Record<string, Json | undefined>;
 }
 
-export interface AmendOptions {
+export interface ChangeOptions {
   dryRun?: boolean;
   onlyIf?: Condition;
 }

@@ -188,7 +188,7 @@ async function canChange(
   const lease = await pool.ipam.find({ pool: def.request(olds, owner).pool, owner });
   try {
     if (lease && lease.state !== "offered")
-      await pool.amend(lease.pool, lease.leaseId, diffLease(def, olds, props, lease), { dryRun: true });
+      await pool.change(lease.pool, lease.leaseId, diffLease(def, olds, props, lease), { dryRun: true });
   } catch (error) {
     if (mayMove && isOverlayError(error, "PORT_CONFLICT")) return false;
     throw error;

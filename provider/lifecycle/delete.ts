@@ -10,9 +10,9 @@ import { releaseContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { cleanRemovedHosts, removeItems } from "./hosts";
 import {
-  amendOwned,
   buildChildPool,
   buildLeaseData,
+  changeOwned,
   fence,
   ifOwned,
   isLeaseGone,
@@ -46,7 +46,7 @@ export async function removeAndRelease(
   const restore = async (changes: Changes): Promise<void> => {
     const childPool = buildChildPool(def, inputs);
     const data = buildLeaseData(def, inputs, owned.run, clean);
-    await amendOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
+    await changeOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
     if (released.length > 0) await pool.ipam.importLeases(released);
   };
   const restoreAndThrow = (changes: Changes) => async (error: unknown) => {
@@ -173,7 +173,7 @@ async function keepReserved(
   error?: OverlayError,
 ): Promise<void> {
   const data = { ...readLeaseData(lease), forgotten: hosts };
-  await amendOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
+  await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
   deps.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
 }
 

@@ -105,7 +105,7 @@ export async function takeOverLease(
 ): Promise<TakenLease> {
   const run = randomUUID();
   const data = buildLeaseData(def, inputs, run, clean);
-  const lease = await amendOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data });
+  const lease = await changeOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data });
   const store = await readStoreId(pool);
   return { ...lease, run, store, stamp: makeStamp(store, lease) };
 }
@@ -127,8 +127,8 @@ export const isLeaseGone = async (
 type OwnedLeaseId = Pick<OwnedLease, "pool" | "leaseId"> & { run: Json | undefined };
 
 /** Rejects with `LEASE_FENCED` if a later run has taken the lease over. */
-export const amendOwned = (pool: RunPlan, owned: OwnedLeaseId, changes: Changes): Promise<Lease> =>
-  pool.amend(owned.pool, owned.leaseId, changes, ifOwned(owned)).catch(throwFenced(owned));
+export const changeOwned = (pool: RunPlan, owned: OwnedLeaseId, changes: Changes): Promise<Lease> =>
+  pool.change(owned.pool, owned.leaseId, changes, ifOwned(owned)).catch(throwFenced(owned));
 
 export const ifOwned = ({ run }: Pick<OwnedLeaseId, "run">): { onlyIf: Condition } => ({ onlyIf: { data: { run } } });
 

@@ -10,10 +10,10 @@ import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
 import { apply, askHosts, cleanRemovedHosts, readDrift, underlaysInState } from "./hosts";
 import {
-  amendOwned,
   buildChildPool,
   buildLeaseData,
   buildRequest,
+  changeOwned,
   diffLease,
   findLeaseInState,
   leaseInState,
@@ -40,7 +40,7 @@ import { changedInputs, pickInputs, replacingPaths, unknownPaths, type Values } 
  * values, the owner) and outputs (lease id, uid, drift, …).
  *
  *   create  claim → apply                    a failure after the claim keeps id and properties; the next up calls update
- *   update  amend → apply                    without contact to hosts if no change affects them
+ *   update  change → apply                   without contact to hosts if no change affects them
  *   delete  remove items → release           nothing to do if the lease id has changed: a later resource has the lease
  */
 export interface DiffResult {
@@ -248,7 +248,7 @@ export class Lifecycle {
     const clean = findCleanHosts(this.def, this.deps.fleet, props, owned.uid, before);
     if (clean.length === 0) return;
     const data = buildLeaseData(this.def, pickInputs(this.def, props), owned.run, clean);
-    await amendOwned(pool, owned, { data }).catch(() => {});
+    await changeOwned(pool, owned, { data }).catch(() => {});
   }
 
   async #leaseOutputs(pool: RunPlan, props: Values, lease: Lease, token = this.deps.token): Promise<Values> {

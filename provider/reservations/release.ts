@@ -66,7 +66,7 @@ export async function releaseOrReturn(pool: Ipam, lease: Lease): Promise<boolean
   const users = userLeaseNames(lease.pool, lease.usedBy);
   const names = (lease.names ?? []).filter((name) => !users.includes(name));
   try {
-    await pool.amend(lease.pool, lease.leaseId, { state: "reserved", names }, { onlyIf });
+    await pool.change(lease.pool, lease.leaseId, { state: "reserved", names }, { onlyIf });
     return true;
   } catch (error) {
     if (isOverlayError(error, "LEASE_CHANGED", "LEASE_FENCED", "LEASE_EXPIRED")) return false;

@@ -67,7 +67,7 @@ async function markUsed(
     const changes = { state: "used", usedBy: by, names, labels: { ...lease.labels, ...vmLabel(vm) } } as const;
     const onlyIf = state === "used" ? ({ state, usedBy: usedBy! } as const) : ({ state: "reserved" } as const);
     try {
-      return await pool.amend(lease.pool, lease.leaseId, changes, { onlyIf });
+      return await pool.change(lease.pool, lease.leaseId, changes, { onlyIf });
     } catch (error) {
       const hasChanged = isOverlayError(error, "LEASE_CHANGED", "LEASE_FENCED", "LEASE_EXPIRED");
       if (!hasChanged || attempt === ATTEMPTS) throw error;

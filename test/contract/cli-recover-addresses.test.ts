@@ -86,7 +86,7 @@ test("recovered from an export in any order, no resource differs and nothing is 
 async function useByToken(stage: Stage, made: [type: string, props: Values][]): Promise<void> {
   const entry = made.find(([, { owner }]) => String(owner).endsWith("::in-part"))!;
   const [, { leaseId }] = entry;
-  await stage.pool.amend("pool/part", String(leaseId), { state: "used", usedBy: "box" });
+  await stage.pool.change("pool/part", String(leaseId), { state: "used", usedBy: "box" });
   entry[1] = (await stage.of("IPReservation").read("id", entry[1])).props;
   expect(entry[1]).toMatchObject({ state: "used" });
 }

@@ -10,7 +10,7 @@ export function conditionalChangeContract(engine: Engine): void {
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const onlyIf = { state: "reserved" } as const;
     const use = (leaseId: string, usedBy: string) =>
-      another().amend("pool/p", leaseId, { state: "used", usedBy }, { onlyIf });
+      another().change("pool/p", leaseId, { state: "used", usedBy }, { onlyIf });
     const { leaseId } = await pool.claim(by("a"));
     const uses = await Promise.allSettled([use(leaseId, "x"), use(leaseId, "y")]);
     expect(uses.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
@@ -27,7 +27,7 @@ export function conditionalChangeContract(engine: Engine): void {
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { data: { run: "r0", name: "n" } }));
     const ifRun = (run?: string) => ({ onlyIf: { data: { run } } });
-    const change = (run: string) => another().amend("pool/p", leaseId, { data: { run } }, ifRun("r0"));
+    const change = (run: string) => another().change("pool/p", leaseId, { data: { run } }, ifRun("r0"));
     const changes = await Promise.allSettled([change("r1"), change("r2")]);
     expect(changes.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
     const loser = changes.find((result) => result.status === "rejected")!;
@@ -35,7 +35,7 @@ export function conditionalChangeContract(engine: Engine): void {
     await expect(pool.close("pool/p", leaseId, ifRun("r0"))).rejects.toMatchObject({ code: "LEASE_CHANGED" });
     expect(await pool.release("pool/p", leaseId, ifRun("r0"))).toBe(false);
     expect(await pool.release("pool/p", leaseId, ifRun())).toBe(false);
-    await pool.amend("pool/p", leaseId, { data: {} });
+    await pool.change("pool/p", leaseId, { data: {} });
     expect(await pool.release("pool/p", leaseId, ifRun())).toBe(true);
   });
 
@@ -50,7 +50,7 @@ export function conditionalChangeContract(engine: Engine): void {
     expect(again).toMatchObject({ leaseId: first.leaseId, expiresAt: START + 110_000 });
     const other = by("a", { idempotent: true, want: extents("7") });
     await expect(pool.claim(other)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
-    await pool.amend("pool/p", first.leaseId, { state: "used", usedBy: "x" });
+    await pool.change("pool/p", first.leaseId, { state: "used", usedBy: "x" });
     await expect(pool.claim(request)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
     expect(await pool.claim({ ...request, usedBy: "x" })).toMatchObject({ leaseId: first.leaseId, usedBy: "x" });
     expect(await pool.leases("pool/p")).toHaveLength(1);
@@ -60,9 +60,9 @@ export function conditionalChangeContract(engine: Engine): void {
     const { pool, pass } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
-    expect(await pool.amend("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
+    expect(await pool.change("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
     pass(3600);
-    const reserved = await pool.amend("pool/p", leaseId, { state: "reserved" });
+    const reserved = await pool.change("pool/p", leaseId, { state: "reserved" });
     expect(reserved).toMatchObject({ state: "reserved", expiresAt: START + 3_660_000 });
     pass(61);
     expect(await pool.find({ pool: "pool/p", leaseId })).toBeUndefined();
@@ -76,9 +76,9 @@ export function conditionalChangeContract(engine: Engine): void {
     await createPool(ann, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await ann.claim(by("a", { ttl: 60 }));
     pass(1);
-    await bob.amend("pool/p", leaseId, { state: "used", usedBy: "web" });
+    await bob.change("pool/p", leaseId, { state: "used", usedBy: "web" });
     pass(1);
-    await bob.amend("pool/p", leaseId, { state: "reserved" });
+    await bob.change("pool/p", leaseId, { state: "reserved" });
     pass(61);
     await ann.claim(by("b"));
     const events = (await historyOf(ann, "pool/p")).filter(({ owner }) => owner === "a");

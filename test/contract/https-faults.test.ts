@@ -82,21 +82,21 @@ describe("an answer that gets lost", () => {
 
   test("of a change that compares what it changes: it is made once, and its own version is known", async () => {
     const { leaseId } = await pool.claim(by(a, { data: { run: "r0" } }));
-    proxy.loseAnswers("amend");
-    const changed = await pool.amend("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } });
+    proxy.loseAnswers("change");
+    const changed = await pool.change("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } });
     expect(changed).toMatchObject({ data: { run: "r1" } });
     expect(changed.version).toMatchObject({ version: (await operator.describe()).version });
-    proxy.loseAnswers("amend");
+    proxy.loseAnswers("change");
     const used = { state: "used", usedBy: "box" } as const;
-    expect(await pool.amend("pool/p", leaseId, used, { onlyIf: { state: "reserved" } })).toMatchObject(used);
+    expect(await pool.change("pool/p", leaseId, used, { onlyIf: { state: "reserved" } })).toMatchObject(used);
   });
 
   test("of a change that another process has made: it is refused", async () => {
     const { leaseId } = await pool.claim(by(a, { data: { run: "r0" } }));
-    await operator.amend("pool/p", leaseId, { data: { run: "other" } });
-    proxy.loseAnswers("amend");
+    await operator.change("pool/p", leaseId, { data: { run: "other" } });
+    proxy.loseAnswers("change");
     await expect(
-      pool.amend("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } }),
+      pool.change("pool/p", leaseId, { data: { run: "r1" } }, { onlyIf: { data: { run: "r0" } } }),
     ).rejects.toMatchObject({ code: "LEASE_CHANGED" });
   });
 
@@ -148,7 +148,7 @@ describe("round trips", () => {
     expect(await callsOf(() => pool.offer(by(a)))).toEqual(["offer"]);
     expect(await callsOf(() => pool.claim(by(a)))).toEqual(["claim"]);
     const { leaseId } = (await pool.find({ pool: "pool/p", owner: a }))!;
-    expect(await callsOf(() => pool.amend("pool/p", leaseId, { labels: { x: "y" } }))).toEqual(["amend"]);
+    expect(await callsOf(() => pool.change("pool/p", leaseId, { labels: { x: "y" } }))).toEqual(["change"]);
   });
 
   test("an offer whose child pool follows from what it gets needs two", async () => {

@@ -32,7 +32,7 @@ describe("instances that are killed with SIGKILL", () => {
     for (let i = 0; i < CLAIMS; i++) {
       const lease = await pool.claim(by(`${name} ${i}`, { data: { run: "r0" } }));
       const changes = { data: { run: "r1" } };
-      const amended = await pool.amend(lease.pool, lease.leaseId, changes, { onlyIf: { data: { run: "r0" } } });
+      const amended = await pool.change(lease.pool, lease.leaseId, changes, { onlyIf: { data: { run: "r0" } } });
       if (i % 5 === 0) expect(await pool.release(lease.pool, lease.leaseId)).toBe(true);
       else held.push(amended);
     }

@@ -17,7 +17,7 @@ export function identityContract(engine: Engine): void {
     await another().mustInclude(before);
   });
 
-  test("claim and amend return the version that their own commit made, whatever is committed at the same time", async () => {
+  test("claim and change return the version that their own commit made, whatever is committed at the same time", async () => {
     const { pool, another } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/29") });
     const { id } = await pool.describe();
@@ -28,7 +28,7 @@ export function identityContract(engine: Engine): void {
     expect(Math.max(...commits.map((commit) => commit.version))).toBe(claimed);
     for (const commit of commits) expect(commit).toEqual({ version: expect.toSatisfy((v) => v > version), epoch });
     await another().offer(by("c"));
-    const used = await pool.amend("pool/p", a.leaseId, { state: "used" });
+    const used = await pool.change("pool/p", a.leaseId, { state: "used" });
     await another().offer(by("d"));
     expect(used.version).toEqual({ version: claimed + 1, epoch });
     await another().mustInclude({ id, ...used.version! });

@@ -46,7 +46,7 @@ export function leaseContract(engine: Engine): void {
     expect(second.leaseId).not.toBe(first.leaseId);
     expect(second.uid).toBe(first.uid);
     expect(await pool.release("pool/p", first.leaseId)).toBe(false);
-    await expect(pool.amend("pool/p", first.leaseId, { usedBy: "c" })).rejects.toMatchObject({ code: "LEASE_FENCED" });
+    await expect(pool.change("pool/p", first.leaseId, { usedBy: "c" })).rejects.toMatchObject({ code: "LEASE_FENCED" });
     expect(await pool.find({ pool: "pool/p", leaseId: first.leaseId })).toBeUndefined();
     expect(await pool.find({ pool: "pool/p", leaseId: second.leaseId })).toEqual(asStored(second));
     expect(await pool.release("pool/p", second.leaseId)).toBe(true);
@@ -145,18 +145,18 @@ export function leaseContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
-    const moved = await pool.amend("pool/p", lease.leaseId, { owner: "new" });
+    const moved = await pool.change("pool/p", lease.leaseId, { owner: "new" });
     expect(asStored(moved)).toEqual({ ...asStored(lease), owner: "new" });
     expect(await pool.find({ pool: "pool/p", owner: "old" })).toBeUndefined();
     expect(firstOf(await pool.claim(by("new", { names: ["runner/n/a"] })))).toBe(1n);
     expect(firstOf(await pool.claim(by("old")))).toBe(2n);
   });
 
-  test("an offer cannot be amended, only claimed", async () => {
+  test("an offer cannot be changed, only claimed", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.offer(by("a"));
-    await expect(pool.amend("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
+    await expect(pool.change("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
     expect(await pool.release("pool/p", leaseId)).toBe(false);
     expect(await pool.leases("pool/p")).toMatchObject([{ owner: "a", state: "offered" }]);
   });
@@ -167,9 +167,9 @@ export function leaseContract(engine: Engine): void {
     await pool.offer(by("a"));
     const lease = await pool.claim(by("a", { by: "commit 1" }));
     pass(1);
-    await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
+    await pool.change("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
     pass(1);
-    await pool.amend("pool/p", lease.leaseId, { owner: "b" });
+    await pool.change("pool/p", lease.leaseId, { owner: "b" });
     pass(1);
     await pool.release("pool/p", lease.leaseId);
     const events = await historyOf(pool, "pool/p");

@@ -30,7 +30,7 @@ export function limitContract(engine: Engine): void {
     expect(await listUsages(pool, "runner/m/")).toEqual(new Map());
   });
 
-  test("a tenant's pool serves that tenant only, in preview, up, amend and import", async () => {
+  test("a tenant's pool serves that tenant only, in preview, up, change and import", async () => {
     const { pool } = await createFixture(engine);
     const [ours, theirs] = [
       { org: "a", project: "p" },
@@ -45,10 +45,10 @@ export function limitContract(engine: Engine): void {
       await expect(pool.claim(request)).rejects.toMatchObject(refused(who));
       await expect(pool.claim({ ...request, takes: true })).rejects.toMatchObject(refused(who));
     }
-    const amend = (changes: Changes) => pool.amend("pool/p", lease.leaseId, changes);
-    await expect(amend({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));
-    await expect(amend({ tenant: null })).rejects.toMatchObject(refused("no tenant"));
-    expect(await amend({ labels: { a: "b" } })).toMatchObject({ tenant: ours });
+    const change = (changes: Changes) => pool.change("pool/p", lease.leaseId, changes);
+    await expect(change({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));
+    await expect(change({ tenant: null })).rejects.toMatchObject(refused("no tenant"));
+    expect(await change({ labels: { a: "b" } })).toMatchObject({ tenant: ours });
     const { conflicts } = await pool.importLeases([existingLease(by("y", { tenant: theirs }), "10.0.0.7")]);
     expect(conflicts.map(({ error }) => error)).toMatchObject([refused("tenant b/p")]);
     // Such leases exist in stores of an earlier release, which took the tenant from the pool.
@@ -60,8 +60,8 @@ export function limitContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const { leaseId } = await pool.claim(by("x", { tenant: { org: "a", project: "p" } }));
     const other = { org: "b", project: "p" };
-    expect(await pool.amend("pool/p", leaseId, { tenant: other })).toMatchObject({ tenant: other });
-    expect(await pool.amend("pool/p", leaseId, { tenant: null })).not.toHaveProperty("tenant");
+    expect(await pool.change("pool/p", leaseId, { tenant: other })).toMatchObject({ tenant: other });
+    expect(await pool.change("pool/p", leaseId, { tenant: null })).not.toHaveProperty("tenant");
   });
 
   test("from warnAtPercent on, every request is warned, and offers count", async () => {

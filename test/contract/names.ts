@@ -26,15 +26,15 @@ export function nameContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("an amend can replace names, and names that it leaves out are free", async () => {
+  test("a change can replace names, and names that it leaves out are free", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("a", { names: ["host/h1/x", "runner/n/a"] }));
-    expect(await pool.amend("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
+    expect(await pool.change("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
       names: ["runner/n/a", "host/h2/x"],
     });
     expect(await pool.claim(by("b", { names: ["host/h1/x"] }))).toMatchObject({ owner: "b" });
-    await expect(pool.amend("pool/p", lease.leaseId, { names: ["host/h1/x"] })).rejects.toMatchObject({
+    await expect(pool.change("pool/p", lease.leaseId, { names: ["host/h1/x"] })).rejects.toMatchObject({
       code: "DEVICE_FOREIGN",
     });
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toMatchObject({ names: ["runner/n/a", "host/h2/x"] });
@@ -54,7 +54,7 @@ export function nameContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/28") });
     const { leaseId } = await pool.claim(by("a"));
-    await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
+    await pool.change("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
     const renewed = await pool.claim(by("a"));
     expect(renewed).toMatchObject({ state: "used", usedBy: "box" });
     expect(await pool.find({ name: "user/n/box" })).toMatchObject({ leaseId: renewed.leaseId });

@@ -174,11 +174,11 @@ export function poolContract(engine: Engine): void {
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
     const { childPool } = network("m", "10.0.0.0/8");
-    await expect(pool.amend("space/default", net.leaseId, { childPool })).rejects.toMatchObject({
+    await expect(pool.change("space/default", net.leaseId, { childPool })).rejects.toMatchObject({
       code: "POOL_IN_USE",
     });
     await pool.release("network/n", held.leaseId);
-    expect(await pool.amend("space/default", net.leaseId, { childPool })).toMatchObject({ childPool: "network/m" });
+    expect(await pool.change("space/default", net.leaseId, { childPool })).toMatchObject({ childPool: "network/m" });
     expect((await listSpecs(pool, { prefix: "network/" })).map(({ name }) => name)).toEqual(["network/m"]);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -281,7 +281,7 @@ export function poolContract(engine: Engine): void {
     await pool.claim(want("a", "10.0.0.9"));
     await pool.claim(want("other", "10.0.0.2"));
     const moved = await pool.claim(want("b", "10.0.0.4"));
-    await pool.amend("pool/p", moved.leaseId, { owner: "a" });
+    await pool.change("pool/p", moved.leaseId, { owner: "a" });
     const ended = await pool.claim(want("a", "10.0.0.6"));
     await pool.release("pool/p", ended.leaseId);
     const found = await pool.leases("pool/p", { owner: "a" });

@@ -194,7 +194,7 @@ export function promiseContract(engine: Engine): void {
     const opener = await createPool(pool, small);
     await pool.offer(by(n));
     const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
-    await another().amend(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
+    await another().change(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
     await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
       refusal("PLAN_STALE", "Runner id 1", "IPReservation n"),
     );
@@ -310,9 +310,9 @@ export function promiseContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, small);
     const { leaseId } = await pool.claim(requestFor(n, "1"));
-    const marked = await pool.amend("pool/p", leaseId, { deleting: true });
+    const marked = await pool.change("pool/p", leaseId, { deleting: true });
     expect(marked.deletingSince).toBe(marked.updatedAt);
-    expect((await pool.amend("pool/p", leaseId, { deleting: false })).deletingSince).toBeUndefined();
+    expect((await pool.change("pool/p", leaseId, { deleting: false })).deletingSince).toBeUndefined();
   });
 
   describe("a pool that is deleted and created again", () => {

@@ -13,7 +13,7 @@ export function resizeContract(engine: Engine): void {
     for (const value of ["10.0.0.2", "10.0.0.8"]) await pool.claim(requestFor(`holder of ${value}`, value));
     await pool.offer(requestFor("other", "10.0.0.9"));
     const reshape = (...ranges: string[]) =>
-      pool.amend("space/address", opener.leaseId, {
+      pool.change("space/address", opener.leaseId, {
         extents: extents(...ranges),
         childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
       });
@@ -37,7 +37,7 @@ export function resizeContract(engine: Engine): void {
     const opener = await createPool(pool, { extents: extents("10.0.0.0/28") });
     await pool.claim(requestFor("a", "10.0.0.5"));
     const respec = (more: Partial<PoolSpec>) =>
-      pool.amend("space/address", opener.leaseId, {
+      pool.change("space/address", opener.leaseId, {
         childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents("10.0.0.0/28"), ...more },
       });
     await respec({ reserved: extents("10.0.0.0-10.0.0.1"), staticOnly: extents("10.0.0.2-10.0.0.7") });
@@ -54,7 +54,7 @@ export function resizeContract(engine: Engine): void {
     const carve = (owner: string): Request => by(owner, { size: 1n << 12n });
     const [a, b] = [await pool.claim(carve("a")), await pool.claim(carve("b"))];
     expect([a.extents, b.extents]).toEqual([extents("10.96.0.0/20"), extents("10.96.16.0/20")]);
-    await pool.amend("pool/p", a.leaseId, {
+    await pool.change("pool/p", a.leaseId, {
       childPool: { name: "pool/a", kind: "address", extents: a.extents, allocation: "lowest" },
     });
     expect((await pool.claim({ ...by("x"), pool: "pool/a" })).extents).toEqual(extents("10.96.0.0"));

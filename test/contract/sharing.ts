@@ -110,15 +110,15 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
-    await pool.amend("pool/p", web.leaseId, { sharingKey: "l", ports: ports("tcp/81") });
+    await pool.change("pool/p", web.leaseId, { sharingKey: "l", ports: ports("tcp/81") });
     expect((await pool.claim(shared("dns", "l", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
-    await expect(pool.amend("pool/p", web.leaseId, { sharingKey: null })).rejects.toMatchObject({
+    await expect(pool.change("pool/p", web.leaseId, { sharingKey: null })).rejects.toMatchObject({
       code: "SHARING_CONFLICT",
     });
-    await expect(pool.amend("pool/p", web.leaseId, { ports: ports("tcp/80") })).rejects.toMatchObject({
+    await expect(pool.change("pool/p", web.leaseId, { ports: ports("tcp/80") })).rejects.toMatchObject({
       code: "PORT_CONFLICT",
     });
-    await pool.amend("pool/p", web.leaseId, { ports: ports("tcp/82") });
+    await pool.change("pool/p", web.leaseId, { ports: ports("tcp/82") });
     expect(await pool.claim(shared("more", "l", "tcp/81"))).toMatchObject({ extents: extents("10.0.0.1") });
     expect(await pool.fsck()).toEqual([]);
   });
@@ -142,11 +142,11 @@ export function sharingContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
     await pool.claim({ ...shared("dns", "k", "udp/53"), ttl: 60 });
-    await expect(pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).rejects.toMatchObject({
+    await expect(pool.change("pool/p", web.leaseId, { sharingKey: "l" })).rejects.toMatchObject({
       code: "SHARING_CONFLICT",
     });
     pass(61);
-    expect(await pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).toMatchObject({ sharingKey: "l" });
+    expect(await pool.change("pool/p", web.leaseId, { sharingKey: "l" })).toMatchObject({ sharingKey: "l" });
     expect(await pool.fsck()).toEqual([]);
   });
 

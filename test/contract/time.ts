@@ -18,7 +18,7 @@ export function timeContract(engine: Engine): void {
     expect(await pool.find({ pool: "pool/p", leaseId: lease.leaseId })).toBeUndefined();
     expect(await pool.leases("pool/p")).toEqual([]);
     expect(await findUsage(pool, "pool/p")).toMatchObject({ held: 0n, reserved: 0 });
-    await expect(pool.amend("pool/p", lease.leaseId, { ttl: 60 })).rejects.toMatchObject({ code: "LEASE_EXPIRED" });
+    await expect(pool.change("pool/p", lease.leaseId, { ttl: 60 })).rejects.toMatchObject({ code: "LEASE_EXPIRED" });
     expect(await pool.release("pool/p", lease.leaseId)).toBe(false);
     expect(firstOf(await pool.claim(by("b")))).toBe(1n);
   });
@@ -27,15 +27,15 @@ export function timeContract(engine: Engine): void {
     const { pool, pass } = await createFixture(engine);
     await createPool(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
-    const used = await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
+    const used = await pool.change("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
     expect(used).toMatchObject({ state: "used", usedBy: "c1" });
     expect(used.expiresAt).toBeUndefined();
     pass(86400);
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toMatchObject({ state: "used" });
-    const unused = await pool.amend("pool/p", lease.leaseId, { state: "reserved", ttl: 60 });
+    const unused = await pool.change("pool/p", lease.leaseId, { state: "reserved", ttl: 60 });
     expect(unused).toMatchObject({ state: "reserved", expiresAt: START + 86_460_000 });
     expect(unused.usedBy).toBeUndefined();
-    const kept = await pool.amend("pool/p", lease.leaseId, { ttl: null });
+    const kept = await pool.change("pool/p", lease.leaseId, { ttl: null });
     expect(kept.expiresAt).toBeUndefined();
   });
 

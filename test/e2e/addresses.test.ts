@@ -103,7 +103,7 @@ test("overlayctl accepts the token once: it is valid, is used, and cannot be use
 test("a reservation that expired, or was released by hand, is shown in a plain preview and gets its address again", async () => {
   await withPool(async (pool) => {
     const lease = (await pool.leases("runner/training/r1")).find(({ owner }) => owner.endsWith("::master"))!;
-    await pool.amend(lease.pool, lease.leaseId, { ttl: 1 });
+    await pool.change(lease.pool, lease.leaseId, { ttl: 1 });
   });
   await sleep(1100);
   const steps = await stack.preview();

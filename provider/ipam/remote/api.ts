@@ -92,11 +92,11 @@ export const API = {
   }),
 
   // The same change again. If it has changed what `onlyIf` compares, the client compares with what it has changed it to.
-  amend: define({
+  change: define({
     input: z.strictObject({ ...place, changes: wire.changes, dryRun, onlyIf }),
     output: wire.lease,
     scope: ({ dryRun }) => (dryRun ? "preview" : "deploy"),
-    run: (ipam, { pool, leaseId, changes, ...options }) => ipam.amend(pool, leaseId, changes, options),
+    run: (ipam, { pool, leaseId, changes, ...options }) => ipam.change(pool, leaseId, changes, options),
   }),
 
   // Leases that were added are found unchanged.

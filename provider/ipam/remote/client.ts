@@ -2,7 +2,7 @@ import { isOverlayError, OverlayError } from "../../errors";
 import type { IpamSettings } from "../session";
 import { isTokenExpired, tokenExpiredError } from "../token";
 import {
-  type AmendOptions,
+  type ChangeOptions,
   type Changes,
   type Condition,
   dataEntries,
@@ -107,12 +107,12 @@ export class RemoteIpam implements Store {
     return requests.length === 0 ? [] : this.#call("claim", requests.map(withoutUser));
   }
 
-  amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
+  change(pool: string, leaseId: string, changes: Changes, options: ChangeOptions = {}): Promise<Lease> {
     const call = { pool, leaseId, changes: withoutUser(changes), ...options };
-    return this.#call("amend", call).catch((error: unknown) => {
+    return this.#call("change", call).catch((error: unknown) => {
       // The change may have been made by the request whose answer was lost.
       if (!isOverlayError(error, "LEASE_CHANGED") || !this.transport.wasRepeated(error)) throw error;
-      return this.#call("amend", { ...call, onlyIf: conditionAfter(changes) });
+      return this.#call("change", { ...call, onlyIf: conditionAfter(changes) });
     });
   }
 

@@ -76,7 +76,7 @@ describe("a caller that is bound to", () => {
     expect(await pool.leases("network/training")).toHaveLength(1);
     expect(await outcomeOf(pool.touch("network/training", own!.leaseId))).toBe("done");
     const rename = { owner: "mine" };
-    expect(await outcomeOf(pool.amend("network/training", own!.leaseId, rename))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.change("network/training", own!.leaseId, rename))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.release("network/training", own!.leaseId))).toBe("ACCESS_DENIED");
     const other = await stage.pool.ipam.find({ pool: "network/training", name: "runner/training/node2" });
     expect(await outcomeOf(pool.touch("network/training", other!.leaseId))).toBe("ACCESS_DENIED");
@@ -136,7 +136,7 @@ describe("in a pool that tenants share", () => {
 
   test.each<[string, (pool: Ipam) => Promise<unknown>]>([
     ["found", (pool) => pool.find({ pool: "pool/web", leaseId: lease.leaseId })],
-    ["amended", (pool) => pool.amend("pool/web", lease.leaseId, { labels: { x: "y" } })],
+    ["amended", (pool) => pool.change("pool/web", lease.leaseId, { labels: { x: "y" } })],
     ["touched", (pool) => pool.touch("pool/web", lease.leaseId)],
     ["closed", (pool) => pool.close("pool/web", lease.leaseId)],
     ["released", (pool) => pool.release("pool/web", lease.leaseId)],

@@ -241,7 +241,7 @@ describe("use", () => {
   test("a reservation that a container uses by its token is not released, also when it is replaced", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" }));
     const names = ["user/training/box"];
-    await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
+    await stage.pool.change("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
     stage.pass(1);
     await ips().create(await stage.preview("IPReservation", "a", on(r1, { ip: "10.128.64.9" }), props));
     await expect(ips().delete(props)).rejects.toThrow(/^IP_IN_USE: 10\.128\.64\.8 is used by box\./);
@@ -250,7 +250,7 @@ describe("use", () => {
   test("the use by a container with the token survives an update and a forced replacement", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     const names = ["user/training/box"];
-    await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
+    await stage.pool.change("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
     const { props: read } = await ips().read("id", props);
     expect(read).toMatchObject({ state: "used", expiresAt: undefined, drift: [] });
     const updated = await stage.change("IPReservation", "a", read, on(r1, { ttl: 60, labels: { team: "ml" } }));

@@ -220,7 +220,7 @@ test("the state has the version that the claim or the update made, not a later o
   const network = await makeNetwork();
   const versions: string[] = [];
   /** Runs a preview of another stack directly after each commit. */
-  const followed = (method: "claim" | "amend") => {
+  const followed = (method: "claim" | "change") => {
     const real = pool[method].bind(pool) as (...args: unknown[]) => Promise<Lease>;
     return vi.spyOn(pool, method).mockImplementation(async (...args: unknown[]) => {
       const lease = await real(...args);
@@ -230,7 +230,7 @@ test("the state has the version that the claim or the update made, not a later o
       return lease;
     });
   };
-  const spies = [followed("claim"), followed("amend")];
+  const spies = [followed("claim"), followed("change")];
   const made = await makeRunner(network, "a", "192.0.2.11");
   const renamed = await checked(runners, "new", runnerInputs(network, "a", "192.0.2.11"), made);
   const updated = await runners.update("training/a", made, renamed);

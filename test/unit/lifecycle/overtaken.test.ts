@@ -27,7 +27,7 @@ const dataIn = async ({ leaseId }: Values) =>
   readLeaseData((await pool.ipam.find({ pool: "network/training", leaseId: String(leaseId) }))!);
 
 /** Makes the next call of this method of the pool wait for `meanwhile`. */
-function delayNext(method: "close" | "release" | "amend", meanwhile: () => Promise<unknown>): void {
+function delayNext(method: "close" | "release" | "change", meanwhile: () => Promise<unknown>): void {
   const on = method === "close" ? pool.ipam : pool;
   const real = (on[method as keyof typeof on] as (...args: unknown[]) => Promise<unknown>).bind(on);
   const delayed = async (...args: unknown[]): Promise<unknown> => {
@@ -109,7 +109,7 @@ test("a delete does not begin with a list of clean hosts that an up has changed 
   const inputs = await checked(runners, "a", runnerInputs(network, "a", A));
   const state = await propertiesOf(runners.create(inputs));
   fleet.down.clear();
-  delayNext("amend", () => runners.update("training/a", state, inputs));
+  delayNext("change", () => runners.update("training/a", state, inputs));
   await expect(runners.delete(state)).rejects.toThrow("LEASE_FENCED");
   await runners.delete(state);
   expect(fleet.itemsOn(A)).toEqual([]);

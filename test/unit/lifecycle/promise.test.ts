@@ -90,7 +90,7 @@ test("a claim does not take a value whose resource is being deleted, but waits f
   await stage.pool.claim(by("b", 2n));
   stage.newRun();
   await stage.pool.offer(by("a", 2n), { inUp: true, movesAway: () => true });
-  await stage.pool.amend(pool, held.leaseId, { deleting: true });
+  await stage.pool.change(pool, held.leaseId, { deleting: true });
   const claimed = stage.pool.claim(by("b", 1n));
   await new Promise((resolve) => setTimeout(resolve, 500)); // longer than a claim waits for other holders in these tests
   expect(await stage.pool.ipam.find({ pool, leaseId: held.leaseId })).toBeDefined();
@@ -246,7 +246,7 @@ describe("interrupted deletes", () => {
     const network = await stage.network();
     const runner = await stage.runner("r1", "192.0.2.11");
     const leaseId = String(runner.leaseId);
-    await stage.pool.amend("network/training", leaseId, { deleting: true });
+    await stage.pool.change("network/training", leaseId, { deleting: true });
     await stage.pool.ipam.close("network/training", leaseId);
     stage.fleet.items.delete("192.0.2.11");
     stage.newRun();

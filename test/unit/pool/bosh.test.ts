@@ -111,7 +111,7 @@ describe("ownership and life cycles", () => {
     const opener = await createPool(pool, { ...lan, reserved: extents("192.168.1.0-192.168.1.2") });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, extents: lan.extents };
-    await pool.amend("space/address", opener.leaseId, {
+    await pool.change("space/address", opener.leaseId, {
       childPool: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") },
     });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");

@@ -120,7 +120,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
       const opener = await createPool(pool, IDS);
       await pool.offer(by(n));
       const childPool = { name: "pool/p", allocation: "lowest" as const, ...IDS, reserved: extents("1") };
-      await another().amend(opener.pool, opener.leaseId, { childPool });
+      await another().change(opener.pool, opener.leaseId, { childPool });
       await another().offer(by(n), { inUp: true });
     },
     "PLAN_STALE: Runner id 1 of IPPool p was promised to IPReservation n at 2030-01-01T00:00:00Z and is no longer given out by the pool. Run preview, or up without --skip-preview, to see what is given instead.",
@@ -238,7 +238,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
         allocation: "lowest" as const,
         extents: extents("10.0.0.0/29"),
       };
-      await pool.amend(opener.pool, opener.leaseId, { childPool });
+      await pool.change(opener.pool, opener.leaseId, { childPool });
     },
     "POOL_IN_USE: IPPool p cannot lose values that are held: 10.0.0.8 a (last seen 2030-01-01T00:00:00Z). Delete what holds them first. What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.",
   ],
@@ -261,7 +261,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     "a fenced lease",
     async ({ pool }) => {
       await createPool(pool, IDS);
-      await pool.amend("pool/p", "0123456789abcdef.0123456789abcdef", { usedBy: "c" });
+      await pool.change("pool/p", "0123456789abcdef.0123456789abcdef", { usedBy: "c" });
     },
     "LEASE_FENCED: Lease LEASE in IPPool p is no longer current. Run up again, or refresh.",
   ],
@@ -271,16 +271,16 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
       await createPool(pool, IDS);
       const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
       pass(61);
-      await pool.amend("pool/p", leaseId, { ttl: 60 });
+      await pool.change("pool/p", leaseId, { ttl: 60 });
     },
     "LEASE_EXPIRED: Lease LEASE of a in IPPool p ended at 2030-01-01T00:01:00Z. Run up again: it requests a new one.",
   ],
   [
-    "an offer that is amended",
+    "an offer that is changed",
     async ({ pool }) => {
       await createPool(pool, IDS);
       const { leaseId } = await pool.offer(by("a"));
-      await pool.amend("pool/p", leaseId, { state: "used" });
+      await pool.change("pool/p", leaseId, { state: "used" });
     },
     "INPUT_INVALID: Lease LEASE of a in IPPool p is only an offer. Claim it first.",
   ],
@@ -289,8 +289,8 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     async ({ pool }) => {
       await createPool(pool, IDS);
       const { leaseId } = await pool.claim(by("a"));
-      await pool.amend("pool/p", leaseId, { state: "used", usedBy: "c1" });
-      await pool.amend("pool/p", leaseId, { usedBy: "c2" }, { onlyIf: { state: "reserved" } });
+      await pool.change("pool/p", leaseId, { state: "used", usedBy: "c1" });
+      await pool.change("pool/p", leaseId, { usedBy: "c2" }, { onlyIf: { state: "reserved" } });
     },
     "LEASE_CHANGED: Lease LEASE in IPPool p is used by c1 now, and not reserved. Nothing was changed. Read it again.",
   ],
@@ -299,7 +299,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     async ({ pool }) => {
       await createPool(pool, IDS);
       const { leaseId } = await pool.claim(by("a", { data: { run: "1" } }));
-      await pool.amend("pool/p", leaseId, { usedBy: "c2" }, { onlyIf: { data: { run: "2" } } });
+      await pool.change("pool/p", leaseId, { usedBy: "c2" }, { onlyIf: { data: { run: "2" } } });
     },
     "LEASE_CHANGED: Lease LEASE in IPPool p was changed after it was read. Nothing was changed. Read it again.",
   ],
@@ -335,7 +335,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
       const { leaseId } = await pool.claim(by("a", WEB));
       const ports: Port[] = [{ protocol: "tcp", port: 81 }];
       await pool.claim(by("b", { ...WEB, ports }));
-      await pool.amend("pool/p", leaseId, { sharingKey: null });
+      await pool.change("pool/p", leaseId, { sharingKey: null });
     },
     "SHARING_CONFLICT: Address 10.0.0.0 of IPPool p is shared by b under another key or tenant than none. Use the same sharing key and tenant, or another address.",
   ],

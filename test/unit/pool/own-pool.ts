@@ -43,7 +43,7 @@ export class OwnPool {
       step();
       this.#leaseId = claimed.leaseId;
     } else if (deletingSince !== undefined)
-      await run.amend(SPACE, leaseId, { deleting: false, childPool: this.#childPool });
+      await run.change(SPACE, leaseId, { deleting: false, childPool: this.#childPool });
   }
 
   async delete(run: Run, step: () => void): Promise<void> {
@@ -51,7 +51,7 @@ export class OwnPool {
     if (leaseId === undefined) return;
     if (await run.find({ pool: SPACE, leaseId })) {
       step();
-      await run.amend(SPACE, leaseId, { deleting: true });
+      await run.change(SPACE, leaseId, { deleting: true });
       step();
       await run.close(SPACE, leaseId);
       step();

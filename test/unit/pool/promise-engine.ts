@@ -13,7 +13,7 @@ import type { OwnPool } from "./own-pool";
 /** By resource: the requested value, or null for any. */
 export type Wishes = Record<string, bigint | null>;
 
-export type Run = Pick<Pool, "offer" | "claim" | "markKept" | "find" | "release" | "amend" | "close" | "leases">;
+export type Run = Pick<Pool, "offer" | "claim" | "markKept" | "find" | "release" | "change" | "close" | "leases">;
 
 /** Starts a process on the store. */
 export type StartRun = () => Run;
@@ -75,7 +75,7 @@ const forwarded = (run: Run): Run => ({
   markKept: (...args) => run.markKept(...args),
   find: (...args) => run.find(...args),
   release: (...args) => run.release(...args),
-  amend: (...args) => run.amend(...args),
+  change: (...args) => run.change(...args),
   close: (...args) => run.close(...args),
   leases: (...args) => run.leases(...args),
 });
@@ -208,7 +208,7 @@ export class ModelStack {
   async #delete(run: Run, leaseId: string, step: () => void): Promise<void> {
     const lease = await run.find({ pool: this.pool, leaseId });
     if (!lease) return; // a later resource has the lease, or it has ended
-    await run.amend(this.pool, leaseId, { deleting: true });
+    await run.change(this.pool, leaseId, { deleting: true });
     step();
     await run.release(this.pool, leaseId);
   }
@@ -220,7 +220,7 @@ export class ModelStack {
       const lease = await run.find({ pool: this.pool, leaseId: held.leaseId });
       if (lease) {
         await run.markKept(lease);
-        if (inUp && lease.deletingSince !== undefined) await run.amend(this.pool, lease.leaseId, { deleting: false });
+        if (inUp && lease.deletingSince !== undefined) await run.change(this.pool, lease.leaseId, { deleting: false });
         return lease;
       }
     }

@@ -107,7 +107,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
       return expect(ipOf(await reservations.unused(step))).toBe(step.result);
     case "use": {
       const lease = await reservations.unused(step);
-      const used = lease && (await pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: step.container! }));
+      const used = lease && (await pool.change(lease.pool, lease.leaseId, { state: "used", usedBy: step.container! }));
       return expect(ipOf(used)).toBe(step.result);
     }
     case "releaseToken": {

@@ -9,7 +9,7 @@ const engine = memoryEngine();
 /** Random operations on a pool and its child pools: the store stays sound and no committed lease changes. */
 const text = fc.constantFrom("a", "b", "c", "d");
 const anything = fc.record({
-  op: fc.constantFrom("offer", "claim", "claim", "claim", "release", "close", "amend", "pass", "touch"),
+  op: fc.constantFrom("offer", "claim", "claim", "claim", "release", "close", "change", "pass", "touch"),
   pool: fc.constantFrom("pool/p", "pool/p", "pool/q", "space/default"),
   owner: text,
   pick: fc.constantFrom(
@@ -107,9 +107,9 @@ async function act({ pool, pass }: Fixture, one: Anything): Promise<string | und
   if (one.op === "release") await pool.release(one.pool, lease.leaseId);
   if (one.op === "close") await pool.close(one.pool, lease.leaseId);
   if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
-  if (one.op === "amend") {
+  if (one.op === "change") {
     const extent = one.pick.want && { extents: one.pick.want };
-    await pool.amend(one.pool, lease.leaseId, {
+    await pool.change(one.pool, lease.leaseId, {
       sharingKey: one.key,
       ...extent,
       ...(names && { names }),

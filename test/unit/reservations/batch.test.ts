@@ -167,7 +167,7 @@ describe("on any runner", () => {
     for (const name of ["a", "b"]) await fill(name, 0);
     await fill("c", 1);
     const lease = (await stage.pool.ipam.find({ name: "runner/training/a" }))!;
-    await stage.pool.ipam.amend(lease.pool, lease.leaseId, { deleting: true });
+    await stage.pool.ipam.change(lease.pool, lease.leaseId, { deleting: true });
     expect(runnersOf(await anywhere())).toBe("c");
     expect(await codeOf(anywhere())).toBe("POOL_EXHAUSTED");
     expect(await codeOf(reserve(context, { network: "nowhere", anyRunner: true }))).toBe("POOL_NOT_FOUND");

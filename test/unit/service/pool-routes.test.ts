@@ -96,7 +96,7 @@ const SAMPLES: Record<OperationName, [scope: "preview" | "deploy", input: (targe
     ["deploy", ({ pool }) => ({ ...request("c", { pool }), inUp: true })],
   ],
   claim: [["deploy", ({ pool }) => [request("c", { pool })]]],
-  amend: [
+  change: [
     ["preview", ({ lease }) => ({ ...at(lease), changes: { labels: {} }, dryRun: true })],
     ["deploy", ({ lease }) => ({ ...at(lease), changes: { labels: {} } })],
     ["deploy", ({ lease }) => ({ ...at(lease), changes: { labels: {} }, dryRun: false })],
@@ -238,7 +238,7 @@ describe("a token that is bound to a tenant", () => {
     expect(lease.tenant).toEqual(ACME);
     expect((await findSpec(stage.pool.ipam, "pool/mine"))?.tenant).toEqual(ACME);
     const changes = { tenant: OTHER, childPool: { ...spec, warnAtPercent: 50 } };
-    await call("amend", token, { pool: "pool/web", leaseId: lease.leaseId, changes });
+    await call("change", token, { pool: "pool/web", leaseId: lease.leaseId, changes });
     expect(await findSpec(stage.pool.ipam, "pool/mine")).toMatchObject({ tenant: ACME, warnAtPercent: 50 });
   });
 
@@ -247,7 +247,7 @@ describe("a token that is bound to a tenant", () => {
     for (const name of ["release", "close", "touch"] as const)
       expect(await outcome(name, token, at())).toBe("403 ACCESS_DENIED");
     expect(await outcome("signTokens", token, [at()])).toBe("403 ACCESS_DENIED");
-    expect(await outcome("amend", token, { ...at(), changes: { owner: "mine" } })).toBe("403 ACCESS_DENIED");
+    expect(await outcome("change", token, { ...at(), changes: { owner: "mine" } })).toBe("403 ACCESS_DENIED");
     expect(await outcome("withdraw", token, { owner: "b", program: PROGRAM, pool: "pool/web" })).toBe(
       "403 ACCESS_DENIED",
     );
@@ -321,7 +321,7 @@ describe("a hostile request", () => {
     ["an unknown field", "claim", () => withRequest({ admin: true }), /INPUT_INVALID/],
     ["an owner of the service", "claim", () => withRequest({ owner: "service/x" }), /INPUT_INVALID/],
     ["a former owner of the service", "claim", () => withRequest({ formerOwner: "service/x" }), /INPUT_INVALID/],
-    ["a rename to the service", "amend", () => ({ ...at(), changes: { owner: "service/x" } }), /INPUT_INVALID/],
+    ["a rename to the service", "change", () => ({ ...at(), changes: { owner: "service/x" } }), /INPUT_INVALID/],
     ["an extent as an object", "claim", () => withRequest({ want: [{ first: 1, last: 2 }] }), /INPUT_INVALID/],
     [
       "an extent that ends before it begins",
@@ -339,7 +339,7 @@ describe("a hostile request", () => {
     ["a negative ttl", "claim", () => withRequest({ ttl: -1 }), /INPUT_INVALID/],
     ["a ttl of eleven years", "claim", () => withRequest({ ttl: 346_896_000 }), /INPUT_INVALID/],
     ["a long heartbeat", "touch", () => ({ ...at(), ttl: 2 ** 53 - 1 }), /INPUT_INVALID/],
-    ["a long ttl in a change", "amend", () => ({ ...at(), changes: { ttl: 1e12 } }), /INPUT_INVALID/],
+    ["a long ttl in a change", "change", () => ({ ...at(), changes: { ttl: 1e12 } }), /INPUT_INVALID/],
     [
       "a long time in a pool",
       "claim",

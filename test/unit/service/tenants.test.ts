@@ -215,8 +215,8 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
     ],
     ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "403 ACCESS_DENIED"],
     ["claims an overlapping range", "claim", () => poolOf("192.168.8.0/30", {}), "409 PLAN_STALE"],
-    ["amends", "amend", () => ({ ...placeOf(held), changes: { owner: owner("mine") } }), "403 ACCESS_DENIED"],
-    ["amends as a dry run", "amend", () => ({ ...placeOf(held), changes: {}, dryRun: true }), "403 ACCESS_DENIED"],
+    ["changes", "change", () => ({ ...placeOf(held), changes: { owner: owner("mine") } }), "403 ACCESS_DENIED"],
+    ["changes as a dry run", "change", () => ({ ...placeOf(held), changes: {}, dryRun: true }), "403 ACCESS_DENIED"],
     ["releases", "release", () => placeOf(held), "403 ACCESS_DENIED"],
     [
       "withdraws",
@@ -305,7 +305,7 @@ describe("the tenant comes from the token", () => {
   test("a lease is not renamed to an owner for all tenants", async () => {
     const { lease } = await send("claim", claimOf({}));
     const change = { ...placeOf(lease!), changes: { owner: "tenants/clusterIP" } };
-    expect((await send("amend", change)).result).toBe("403 ACCESS_DENIED");
+    expect((await send("change", change)).result).toBe("403 ACCESS_DENIED");
   });
 
   test("pools that an import adds get the caller's tenant", async () => {
@@ -392,7 +392,7 @@ describe("errors do not name owners, values and pools of others", () => {
   test("a pool of the tenant with leases of others", async () => {
     const shared = { childPool: specOf("open", "192.168.9.0/29") };
     const { lease } = await send("claim", poolOf("192.168.9.0/29", shared));
-    await pool.amend("space/default", lease!.leaseId, shared); // for all tenants
+    await pool.change("space/default", lease!.leaseId, shared); // for all tenants
     await pool.claim([{ pool: "pool/open", owner: owner("secret-guest"), type: "IPReservation", tenant: OTHER }]);
     const { result, what } = await send("close", placeOf(lease!));
     expect(result).toBe("409 POOL_IN_USE");
@@ -461,7 +461,7 @@ describe("containers of two tenants may have one name", () => {
       expect((await send("claim", second, bearer)).result).toBe("409 RESERVATION_EXISTS");
       const { leaseId, pool: at } = lease!;
       const changes = { names: ["user/web/c", "user/web/d"] };
-      expect((await send("amend", { pool: at, leaseId, changes }, bearer)).lease).toMatchObject(changes);
+      expect((await send("change", { pool: at, leaseId, changes }, bearer)).lease).toMatchObject(changes);
       expect((await send("find", { pool: at, name: "user/web/d" }, bearer)).lease).toMatchObject(changes);
     }
     expect(await pool.find({ name: "user/web/c" })).toBeUndefined();
@@ -589,7 +589,7 @@ describe("limits of a pool that the operator made for a tenant", () => {
   ])("%s: not changed by the tenant", async (_, more) => {
     const childPool = { ...limited, ...more };
     const changed = [
-      await send("amend", { ...placeOf(opener), changes: { childPool } }),
+      await send("change", { ...placeOf(opener), changes: { childPool } }),
       await send("claim", poolOf("192.168.9.0/29", { owner: opener.owner, childPool })),
     ];
     expect(changed.map(({ result }) => result)).toEqual(Array(2).fill("403 ACCESS_DENIED"));
@@ -601,12 +601,12 @@ describe("limits of a pool that the operator made for a tenant", () => {
     for (const [name, input] of [
       ["close", placeOf(opener)],
       ["release", placeOf(opener)],
-      ["amend", { ...placeOf(opener), changes: { childPool: { ...limited, name: "pool/other" } } }],
+      ["change", { ...placeOf(opener), changes: { childPool: { ...limited, name: "pool/other" } } }],
     ] as const)
       expect((await send(name, input)).result, name).toBe("403 ACCESS_DENIED");
     expect((await send("claim", other)).result).toBe("409 PLAN_STALE");
     const childPool = { ...limited, warnAtPercent: 50 };
-    expect((await send("amend", { ...placeOf(opener), changes: { childPool } })).result).toBe("200");
+    expect((await send("change", { ...placeOf(opener), changes: { childPool } })).result).toBe("200");
     expect(await findSpec(pool, "pool/limited")).toEqual(childPool);
   });
 
@@ -627,7 +627,7 @@ describe("limits of a pool that the operator made for a tenant", () => {
     const childPool = specOf("own", "192.168.10.0/29", LIMITS_OF_OWN);
     const { lease } = await send("claim", poolOf("192.168.10.0/29", { childPool }));
     const changes = { childPool: { ...childPool, quota: { maxReservations: 9 } } };
-    expect((await send("amend", { ...placeOf(lease!), changes })).result).toBe("200");
+    expect((await send("change", { ...placeOf(lease!), changes })).result).toBe("200");
     expect((await send("release", placeOf(lease!))).result).toBe("200");
     expect(await findSpec(pool, "pool/own")).toBeUndefined();
   });
