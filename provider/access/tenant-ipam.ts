@@ -11,7 +11,6 @@ import type {
   ExistingLease,
   ExpectedToken,
   Extent,
-  Grant,
   ImportResult,
   Ipam,
   Lease,
@@ -26,6 +25,7 @@ import type {
   StoreIdentity,
   StoreInfo,
   Tenant,
+  TokenClaims,
 } from "../ipam/types";
 import { isOwnerForAllTenants } from "../owner";
 import { describePool } from "../pool-names";
@@ -123,7 +123,7 @@ class TenantIpam implements Ipam {
     return this.ipam.signTokens(leases);
   }
 
-  async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
+  async openToken(token: string, expected?: ExpectedToken): Promise<TokenClaims> {
     const grant = await this.ipam.openToken(token, expected);
     if (!isPoolInBounds(this.caller, grant.pool)) throw this.access.denied(describePool(grant.pool));
     return grant;

@@ -9,7 +9,6 @@ import type {
   ExistingLease,
   ExpectedToken,
   Extent,
-  Grant,
   ImportResult,
   Lease,
   LeaseFilter,
@@ -20,6 +19,7 @@ import type {
   Request,
   StoreIdentity,
   StoreInfo,
+  TokenClaims,
 } from "./types";
 
 /** Allocates values to owners, on a store: in this process, or by a service. Errors are OverlayError. */
@@ -50,7 +50,7 @@ export interface Ipam {
   /** For each of these leases on addresses, the token that lets its bearer use it. */
   signTokens(leases: Lease[]): Promise<string[]>;
   /** What a token permits. `TOKEN_FORMAT`, `TOKEN_SIGNATURE`, `TOKEN_RUNNER`, `TOKEN_EXPIRED`; whether the lease is held is not checked. */
-  openToken(token: string, expected?: ExpectedToken): Promise<Grant>;
+  openToken(token: string, expected?: ExpectedToken): Promise<TokenClaims>;
 
   // Reads. They do not return leases that have expired.
 

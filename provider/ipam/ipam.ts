@@ -23,7 +23,6 @@ import type {
   ExistingLease,
   ExpectedToken,
   Extent,
-  Grant,
   ImportResult,
   Lease,
   LeaseFilter,
@@ -35,6 +34,7 @@ import type {
   Request,
   StoreIdentity,
   StoreInfo,
+  TokenClaims,
 } from "./types";
 
 /** An up needs its offers only from its check to its claim. Seconds. */
@@ -139,7 +139,7 @@ export class LocalIpam implements Store {
     return leases.map((lease) => tokenOf(lease, ring));
   }
 
-  async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
+  async openToken(token: string, expected?: ExpectedToken): Promise<TokenClaims> {
     const keys = this.#session.settings.tokenKeys ?? (await this.admin.findSecret(STORED_KEYS));
     return openToken(token, keys === undefined ? undefined : keyRing(keys), expected);
   }

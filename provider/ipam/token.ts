@@ -1,7 +1,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
-import type { ExpectedToken, Grant, Ipam, Lease } from "./types";
+import type { ExpectedToken, Ipam, Lease, TokenClaims } from "./types";
 
 /**
  * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over the text before it. It proves without
@@ -40,7 +40,7 @@ export function keyRing(text: string): KeyRing {
   );
 }
 
-export function signToken({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): string {
+export function signToken({ value, expiresAt, ...grant }: TokenClaims, [key]: KeyRing): string {
   const exp = expiresAt === undefined ? {} : { exp: expiresAt / 1000 };
   const payload = Buffer.from(JSON.stringify({ ...grant, value: String(value), ...exp })).toString("base64url");
   const text = `${PREFIX}.${key.id}.${payload}`;
@@ -80,7 +80,7 @@ export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, rin
   );
 
 /** `ring`: undefined if the pool has signed nothing yet. */
-export function openToken(token: string, ring: KeyRing | undefined, { runner, now }: ExpectedToken = {}): Grant {
+export function openToken(token: string, ring: KeyRing | undefined, { runner, now }: ExpectedToken = {}): TokenClaims {
   const [, text, id, payload, given] = FORM.exec(token) ?? [];
   if (text === undefined) throw malformedError(token);
   const key = ring?.find((key) => key.id === id);
@@ -94,12 +94,12 @@ export function openToken(token: string, ring: KeyRing | undefined, { runner, no
 /** Both are 43 characters of base64url: `FORM` checks the length. */
 const isEqual = (a: string, b: string): boolean => timingSafeEqual(Buffer.from(a), Buffer.from(b));
 
-function grantOf(payload: string): Grant {
+function grantOf(payload: string): TokenClaims {
   const { exp, value, ...rest } = JSON.parse(Buffer.from(payload, "base64url").toString());
   return { ...rest, value: BigInt(value), ...(exp !== undefined && { expiresAt: Math.round(exp * 1000) }) };
 }
 
-export const isTokenExpired = ({ expiresAt }: Grant, now: number): boolean =>
+export const isTokenExpired = ({ expiresAt }: TokenClaims, now: number): boolean =>
   expiresAt !== undefined && now > expiresAt;
 
 const malformedError = (token: string): OverlayError =>
@@ -116,17 +116,17 @@ const signatureError = (otherKey: boolean): OverlayError =>
     "Reserve again; if keys were rotated, keep the old one in tokenKeys until its tokens are over.",
   );
 
-const otherRunnerError = (grant: Grant, runner: string): OverlayError =>
+const otherRunnerError = (grant: TokenClaims, runner: string): OverlayError =>
   new OverlayError("TOKEN_RUNNER", `The token is for runner ${grant.runner}, not for ${runner}.`, "Use it there.");
 
-export const tokenExpiredError = ({ expiresAt, runner }: Grant): OverlayError =>
+export const tokenExpiredError = ({ expiresAt, runner }: TokenClaims): OverlayError =>
   new OverlayError(
     "TOKEN_EXPIRED",
     `The token for runner ${runner} ended at ${toTimeText(expiresAt!)}.`,
     "Reserve again, with a longer ttl if need be.",
   );
 
-export const tokenUsedError = ({ runner, leaseId }: Grant, usedBy?: string): OverlayError =>
+export const tokenUsedError = ({ runner, leaseId }: TokenClaims, usedBy?: string): OverlayError =>
   new OverlayError(
     "TOKEN_USED",
     usedBy === undefined

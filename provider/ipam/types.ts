@@ -194,12 +194,12 @@ export interface ChangeOptions {
 }
 
 /** How a lease of a pool is looked up; `name` is one of its names. */
-export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
+export type LeaseKey = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** Which lease is read. */
 export type LeaseSelector =
   /** A lease before an offer. */
-  | ({ pool: string } & By)
+  | ({ pool: string } & LeaseKey)
   /** How the lease with this uid ended, if it did within the last thirty days. */
   | { pool: string; endedUid: string }
   /** The lease or the offer that has this name, in any pool. */
@@ -290,7 +290,7 @@ export interface AccessToken {
 }
 
 /** What the token of a reservation permits: the use of one lease. */
-export interface Grant {
+export interface TokenClaims {
   pool: string;
   value: bigint;
   /** `NETWORK/RUNNER`. */

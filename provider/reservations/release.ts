@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { tokenUsedError } from "../ipam/token";
-import type { Condition, Grant, Ipam, Lease } from "../ipam/types";
+import type { Condition, Ipam, Lease, TokenClaims } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
@@ -39,7 +39,7 @@ export async function releaseByToken(context: Context, token: string): Promise<R
  * The reservation of a token; undefined: it was released, or has expired. A lease with another id shows that, too, because leases that are made
  * at run time get a new id only after their end. Those of stacks get one with each up.
  */
-async function findUnused(context: Context, grant: Grant): Promise<Lease | undefined> {
+async function findUnused(context: Context, grant: TokenClaims): Promise<Lease | undefined> {
   const lease = await context.pool.find({ pool: grant.pool, uid: grant.leaseId.split(".")[0]! });
   const isCurrent = lease?.leaseId === grant.leaseId;
   if (!lease || (!isCurrent && !isOfStack(lease))) return undefined;

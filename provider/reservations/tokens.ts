@@ -1,7 +1,7 @@
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../ipam/token";
-import type { Grant, Lease } from "../ipam/types";
+import type { Lease, TokenClaims } from "../ipam/types";
 import { tenantBlockName } from "../owner";
 import { describePool, poolNamed, runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
@@ -9,11 +9,11 @@ import type { ValidateInput } from "./inputs";
 import { type AddressLease, describeLease, formatValue } from "./leases";
 
 /** The content of a token. Rejects a wrong signature or another runner. */
-export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<Grant> =>
+export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<TokenClaims> =>
   pool.openToken(token, runner === undefined ? {} : { runner });
 
 /** The lease of a token, if it is still in the store. */
-export async function leaseOfToken(context: Context, grant: Grant): Promise<Lease> {
+export async function leaseOfToken(context: Context, grant: TokenClaims): Promise<Lease> {
   const lease = await context.pool.find({ pool: grant.pool, leaseId: grant.leaseId });
   if (!lease) throw isTokenExpired(grant, Date.now()) ? tokenExpiredError(grant) : tokenUsedError(grant);
   refuseLeaseOfOther(lease, context);
@@ -57,7 +57,7 @@ function requireKeys({ tokenKeys }: Pick<Context, "tokenKeys">): string {
 const expectNow = (runner: string | undefined) => ({ now: Date.now(), ...(runner !== undefined && { runner }) });
 
 /** A token does not say which tenant its lease is of; only the block of a tenant does. */
-function refuseUnlessOwnBlock({ pool }: Grant, { tenant }: Context): void {
+function refuseUnlessOwnBlock({ pool }: TokenClaims, { tenant }: Context): void {
   if (!tenant || pool.startsWith(poolNamed(tenantBlockName(tenant, "")))) return;
   throw new OverlayError(
     "ACCESS_DENIED",
@@ -66,7 +66,7 @@ function refuseUnlessOwnBlock({ pool }: Grant, { tenant }: Context): void {
   );
 }
 
-const describeGrant = ({ pool, value, owner, leaseId, expiresAt }: Grant): ValidToken => ({
+const describeGrant = ({ pool, value, owner, leaseId, expiresAt }: TokenClaims): ValidToken => ({
   checked: "signature",
   ip: formatValue(value),
   pool,
@@ -76,7 +76,7 @@ const describeGrant = ({ pool, value, owner, leaseId, expiresAt }: Grant): Valid
   leaseId,
 });
 
-export function mustBeUnused(grant: Grant, lease: Lease): Lease {
+export function mustBeUnused(grant: TokenClaims, lease: Lease): Lease {
   if (lease.state === "used") throw tokenUsedError(grant, lease.usedBy ?? lease.owner);
   return lease;
 }

@@ -2,7 +2,7 @@ import { MAX_IP } from "../../addressing/ip";
 import { fullnessWarning } from "../errors";
 import { capacityOf, fits, freeIn, intersect, positionOf, single, zonesOf } from "../extents";
 import { KEPT_MS } from "../store/store";
-import type { By, Extent, Lease, LeaseFilter, PoolPage, PoolSpec, Usage } from "../types";
+import type { Extent, Lease, LeaseFilter, LeaseKey, PoolPage, PoolSpec, Usage } from "../types";
 import { findCurrent } from "./change";
 import { expireOverdue } from "./lease";
 import { newPoolRow, specOf } from "./pools";
@@ -14,7 +14,7 @@ import type { State } from "./state";
 
 const EVERY = 1_000_000;
 
-export function find(state: State, pool: string, by: By): Lease | undefined {
+export function find(state: State, pool: string, by: LeaseKey): Lease | undefined {
   const { now } = state;
   if (!specOf(state, pool)) return undefined;
   if ("leaseId" in by) {

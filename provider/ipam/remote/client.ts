@@ -11,7 +11,6 @@ import {
   type ExistingLease,
   type ExpectedToken,
   type Extent,
-  type Grant,
   type ImportResult,
   type Lease,
   type LeaseFilter,
@@ -23,6 +22,7 @@ import {
   type Store,
   type StoreIdentity,
   type StoreInfo,
+  type TokenClaims,
 } from "../types";
 import {
   type ClientSession,
@@ -149,7 +149,7 @@ export class RemoteIpam implements Store {
     );
   }
 
-  async openToken(token: string, { now, ...expected }: ExpectedToken = {}): Promise<Grant> {
+  async openToken(token: string, { now, ...expected }: ExpectedToken = {}): Promise<TokenClaims> {
     const grant = await this.#call("openToken", { token, ...expected });
     if (now !== undefined && isTokenExpired(grant, now)) throw tokenExpiredError(grant);
     return grant;

@@ -8,7 +8,6 @@ import {
   EVENT_KINDS,
   type ExistingLease,
   type Extent,
-  type Grant,
   type Json,
   type Lease,
   type LeaseEnd,
@@ -23,6 +22,7 @@ import {
   type StoreInfo,
   type StoreVersion,
   type Tenant,
+  type TokenClaims,
   type Usage,
 } from "../types";
 
@@ -278,7 +278,7 @@ export const poolInfo = fieldsOf<PoolInfo>()({
   held: z.array(lease).exactOptional(),
 });
 
-export const grant = fieldsOf<Grant>()({
+export const grant = fieldsOf<TokenClaims>()({
   pool: poolName,
   value: bigint,
   runner: text,

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
 import { keyRing, newSecret, openToken, signToken } from "../../../provider/ipam/token";
-import type { Grant } from "../../../provider/ipam/types";
+import type { TokenClaims } from "../../../provider/ipam/types";
 import { openPool } from "../../contract/fixture";
 
 const compared = vi.hoisted(() => [] as [number, number][]);
@@ -15,7 +15,7 @@ vi.mock("node:crypto", async (original) => {
   return { ...crypto, timingSafeEqual };
 });
 
-const grant: Grant = {
+const grant: TokenClaims = {
   pool: "runner/training/node1",
   value: 0xffff_0a80_4005n,
   runner: "training/node1",
