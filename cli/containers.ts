@@ -92,7 +92,7 @@ export async function withContainerUsers(
 }
 
 const sharesAddress = (fact: ExistingLease, use: ExistingLease): boolean =>
-  fact.pool === use.pool && fact.want.some(({ first }) => use.want.some((extent) => extent.first === first));
+  fact.pool === use.pool && fact.values.some(({ first }) => use.values.some((extent) => extent.first === first));
 
 /** A container has one address on a network: the first lease gets its name. */
 function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<string>): ExistingLease {
@@ -102,7 +102,7 @@ function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<
   return { ...fact, usedBy, state: "used", ...names };
 }
 
-async function isHeld(pool: Ipam, { pool: name, owner, want }: ExistingLease): Promise<boolean> {
-  const lease = await pool.find({ pool: name, value: want[0]!.first });
+async function isHeld(pool: Ipam, { pool: name, owner, values }: ExistingLease): Promise<boolean> {
+  const lease = await pool.find({ pool: name, value: values[0]!.first });
   return lease !== undefined && isCommitted(lease) && lease.owner !== owner;
 }

@@ -65,10 +65,10 @@ function addressesOn(dev: string, records: HostRecord[]): string[] {
 
 /** Conflicting objects of other programs come first: they are the likelier cause. */
 function findDifferences({ items, ...record }: HostRecord, facts: Facts): string[] {
-  const want = { record, items };
+  const desired = { record, items };
   return [
-    ...describeForeign(want, facts),
-    ...excludeForeign(diffItems(items, facts), want, facts).map(formatDifference),
+    ...describeForeign(desired, facts),
+    ...excludeForeign(diffItems(items, facts), desired, facts).map(formatDifference),
   ];
 }
 

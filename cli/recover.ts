@@ -142,7 +142,11 @@ async function describeImport(pool: Ipam, { added, unchanged, conflicts }: Impor
     leaseId: lease.leaseId,
   });
   const refused = conflicts.map(async ({ lease, error }) => ({
-    ...(await row("conflict", { ...withoutSpec(lease), extents: lease.want, leaseId: lease.identity?.leaseId ?? "" })),
+    ...(await row("conflict", {
+      ...withoutSpec(lease),
+      extents: lease.values,
+      leaseId: lease.identity?.leaseId ?? "",
+    })),
     source: sourceOf(lease, found),
     error: error.code,
     message: error.message,
@@ -193,8 +197,8 @@ async function mergeSources(
 }
 
 const describeHolding = (each: ExportedResource): string => {
-  const { pool, want } = buildRequiredLease(each);
-  return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
+  const { pool, values } = buildRequiredLease(each);
+  return `${values.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
 };
 const isSameHolding = (a: ExportedResource, b: ExportedResource): boolean =>
   a.props.owner === b.props.owner && describeHolding(a) === describeHolding(b);

@@ -113,7 +113,7 @@ export function buildRequiredLease({ type, props }: ExportedResource): ExistingL
     pool,
     owner: props.owner,
     type,
-    want: def.extentsFromProps(props),
+    values: def.extentsFromProps(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
     // The lifecycle reads the name of a resource that is created again from here.
     ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),

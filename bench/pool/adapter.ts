@@ -30,7 +30,7 @@ export async function openAdapter(url: string): Promise<Adapter> {
     createPool: async () => {
       const extents = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
       const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-      await store.claim([{ pool: "space/default", owner: "creator", type: "IPPool", want: extents, childPool }]);
+      await store.claim([{ pool: "space/default", owner: "creator", type: "IPPool", values: extents, childPool }]);
     },
     offer: (pool, owner) => store.offer({ pool, owner, type, program: "bench", inUp: true }),
     claim: async (pool, owner) => {

@@ -54,7 +54,7 @@ export const roomIn = ({ spec: { extents }, leases }: Case): number =>
 
 /** Creates the pool of a case as users do. */
 export async function openCase(on: Ipam, { spec }: Case): Promise<void> {
-  const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
+  const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", values: spec.extents };
   await on.claim([{ ...request, childPool: spec }]);
 }
 

@@ -9,7 +9,7 @@ export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 export async function createChaosPool(pool: Ipam): Promise<void> {
   const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
   const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-  await pool.claim([{ pool: "space/default", owner: "opener", type: "IPPool", want: extents, childPool }]);
+  await pool.claim([{ pool: "space/default", owner: "opener", type: "IPPool", values: extents, childPool }]);
 }
 
 export const toGrantedLease = ({ extents, leaseId, state }: Lease): GrantedLease => ({

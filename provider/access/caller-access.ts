@@ -167,7 +167,7 @@ export class CallerAccess implements Access {
 
   #isSharedRange({ pool, owner, extents, tenant }: Lease): boolean {
     const range = this.sharedRanges.find((known) => known.owner === owner && known.pool === pool);
-    return range !== undefined && tenant === undefined && sameExtents(extents, range.want);
+    return range !== undefined && tenant === undefined && sameExtents(extents, range.values);
   }
 
   /** Names of blocks of tenants, and their owners, are `tenant/ORG/PROJECT/TYPE`. */

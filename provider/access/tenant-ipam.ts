@@ -174,7 +174,7 @@ class TenantIpam implements Ipam {
     return pools;
   }
 
-  async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
+  async freeExtents(pool: string, options?: { range?: Extent; limit?: number }): Promise<Extent[]> {
     await this.#mustSeePool(pool);
     return this.ipam.freeExtents(pool, options);
   }

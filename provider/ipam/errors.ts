@@ -46,11 +46,11 @@ function describeHolders(spec: PoolSpec, leases: Lease[]): string {
 const describeState = ({ state, lastSeen }: Lease): string =>
   state === "offered" ? "promised in a preview" : `last seen ${formatTime(lastSeen)}`;
 
-export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
+export function takenError(spec: PoolSpec, extent: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${formatExtent("space", want)} overlaps ${formatExtents("space", holder.extents) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
-      : `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
+      ? `${formatExtent("space", extent)} overlaps ${formatExtents("space", holder.extents) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
+      : `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
     what,
@@ -71,10 +71,10 @@ const offeredFix = ({ kind }: PoolSpec, holder: Lease, owner: string): string =>
 
 const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
 
-export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+export const planStaleError = (spec: PoolSpec, extent: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
+    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
     describeFix(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
@@ -116,10 +116,10 @@ function describeFix(holder: Lease, owner: string, otherwise: string): string {
     : otherwise;
 }
 
-export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
+export const outsideError = (spec: PoolSpec, extent: Extent): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${capitalize(describeValues(spec, [want]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
+    `${capitalize(describeValues(spec, [extent]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
     "Request one inside it.",
   );
 
@@ -138,10 +138,10 @@ export const addressSpaceError = (name: string): OverlayError =>
     "Choose another name for the pool.",
   );
 
-export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
+export const reservedError = (spec: PoolSpec, extent: Extent): OverlayError =>
   new OverlayError(
     "IP_RESERVED",
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
+    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is reserved and never given out.`,
     "Request another value.",
   );
 

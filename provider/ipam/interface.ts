@@ -34,7 +34,7 @@ export interface Ipam {
   offer(request: OfferRequest): Promise<Lease>;
   /** After a preview that can show no value for this owner: the program was promised nothing. */
   withdraw(offer: { pool: string; owner: string; program: string }): Promise<void>;
-  /** Commits all of these leases durably, with new lease ids, or none. With `want`: exactly these values, or `PLAN_STALE`. */
+  /** Commits all of these leases durably, with new lease ids, or none. With `values`: exactly these values, or `PLAN_STALE`. */
   claim(requests: Request[]): Promise<Lease[]>;
   /** Changes exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`: only checks it. `onlyIf`: `LEASE_CHANGED` otherwise. */
   change(pool: string, leaseId: string, changes: Changes, options?: ChangeOptions): Promise<Lease>;
@@ -60,7 +60,7 @@ export interface Ipam {
   /** By name. */
   pools(selector?: PoolSelector): Promise<PoolInfo[]>;
   /** What the pool can give to a request without values, in order, up to `limit` extents; not what is quarantined. */
-  freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]>;
+  freeExtents(pool: string, options?: { range?: Extent; limit?: number }): Promise<Extent[]>;
   /** In the order of their commits. `EVENTS_LOST` if some events after the id `after` are no longer kept. */
   events(selector?: EventSelector): Promise<EventPage>;
 }

@@ -190,7 +190,7 @@ export class LocalIpam implements Store {
     );
   }
 
-  freeExtents(pool: string, options: { within?: Extent; limit?: number } = {}): Promise<Extent[]> {
+  freeExtents(pool: string, options: { range?: Extent; limit?: number } = {}): Promise<Extent[]> {
     return this.#session.read([{ of: "pool", name: pool }], (state) => queries.listFree(state, pool, options));
   }
 
@@ -221,7 +221,7 @@ const poolsOf = ({ pool, childPool }: { pool: string; childPool?: PoolSpec }): s
 
 /** What a request concerns, as far as that is known before the decision. */
 function queriesOf(request: Request): Query[] {
-  const { pool, owner, formerOwner, want, names = [], childPool, ports = [] } = request;
+  const { pool, owner, formerOwner, values, names = [], childPool, ports = [] } = request;
   const key = sharingKeyOf(request);
   const owners = [owner, ...(formerOwner === undefined ? [] : [formerOwner])];
   return [
@@ -229,9 +229,9 @@ function queriesOf(request: Request): Query[] {
     { of: "offersIn", pool },
     ...owners.map((each): Query => ({ of: "owner", pool, owner: each })),
     { of: "offersOf", owner },
-    ...(want ?? []).map(({ first, last }): Query => ({ of: "values", pool, first, last })),
-    ...(want && ports.length > 0
-      ? want.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: ports.map(portText) }))
+    ...(values ?? []).map(({ first, last }): Query => ({ of: "values", pool, first, last })),
+    ...(values && ports.length > 0
+      ? values.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: ports.map(portText) }))
       : []),
     ...names.flatMap((name): Query[] => [
       { of: "name", name },

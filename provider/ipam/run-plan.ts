@@ -94,7 +94,7 @@ export class RunPlan {
     request: PlannedRequest,
     { inUp = false, movesAway = () => undefined }: OfferOptions = {},
   ): Promise<Lease> {
-    this.#notePlan(request, request.want);
+    this.#notePlan(request, request.values);
     const offered = this.#offerWithPool(request, inUp, movesAway).then((lease) => this.#accept(request, lease));
     this.#offering.add(offered);
     return offered.finally(() => this.#offering.delete(offered));
@@ -144,19 +144,19 @@ export class RunPlan {
   }
 
   /** After a preview that could show no value: what the program was shown before is no promise any more. */
-  withdrawOffer(request: Pick<Request, "owner" | "pool" | "want" | "program">): Promise<void> {
+  withdrawOffer(request: Pick<Request, "owner" | "pool" | "values" | "program">): Promise<void> {
     return this.ipam.withdraw({ pool: request.pool, owner: request.owner, program: programOf(request as Request) });
   }
 
   /** With a child pool that follows from the values, these are chosen first. */
   async claim({ childPool, ...request }: PlannedRequest): Promise<Lease> {
     if (typeof childPool !== "function") return this.#claim({ ...request, ...(childPool && { childPool }) });
-    const want = request.want ?? (await this.offer(request, { inUp: true })).extents;
-    return this.#claim({ ...request, want, childPool: childPool(want) });
+    const values = request.values ?? (await this.offer(request, { inUp: true })).extents;
+    return this.#claim({ ...request, values, childPool: childPool(values) });
   }
 
   async #claim(request: Request): Promise<Lease> {
-    this.#notePlan(request, request.want);
+    this.#notePlan(request, request.values);
     const started = Date.now();
     const mayEnd: string[] = [];
     for (;;) {
@@ -356,9 +356,9 @@ export class RunPlan {
   /** Refuses ports that another resource of this run has or gets, unless the request may take them. */
   async #refusePlannedPorts(
     lease: Lease,
-    { ports = [], takes, formerOwner }: Pick<Request, "ports" | "takes" | "formerOwner">,
+    { ports = [], evictSameTenant, formerOwner }: Pick<Request, "ports" | "evictSameTenant" | "formerOwner">,
   ): Promise<void> {
-    const conflict = takes ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
+    const conflict = evictSameTenant ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
     const spec = conflict && (await findSpec(this.ipam, lease.pool));
     if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
   }

@@ -69,26 +69,26 @@ export interface Request extends Omit<Details, "childPool"> {
   /** The resource type, e.g. `RunnerSubnet`. */
   type: string;
   /** Exactly these; absent: the pool chooses. */
-  want?: Extent[];
+  values?: Extent[];
   /** How many consecutive integers the pool chooses; a power of two, aligned. Default 1. */
   size?: bigint;
   /** The pool chooses only inside this. */
-  within?: Extent;
+  range?: Extent;
   /** One more value inside each of these, in the same lease: dual stack takes an address of each family. */
-  also?: Extent[];
+  secondRange?: Extent[];
   sharingKey?: string;
   ports?: Port[];
   /** Where no address under its sharing key has its ports free: `fail` (default), or give it another address under that key. */
   onPortConflict?: "fail" | "anotherAddress";
   /** Evicts holders of these values and ports that have the same tenant and type. */
-  takes?: boolean;
+  evictSameTenant?: boolean;
   /**
    * For claims that may be retried: the owner has one lease in the pool. Another claim gets it under the same lease id and
    * starts its ttl again; a claim for other values, or of a lease that is in use, fails with `RESERVATION_EXISTS`.
    */
   idempotent?: boolean;
   /** Preferred if they are free and the pool chooses: what the owner held before it was replaced. */
-  prefer?: Extent[];
+  preferred?: Extent[];
   /** The owner before it was renamed in this run: its leases count as those of the owner. */
   formerOwner?: string;
   /** Identifies the program of a stack, which differs between branches: a preview shows its values to one program only. */
@@ -175,7 +175,7 @@ export interface Changes extends Omit<Details, "ttl" | "tenant"> {
   sharingKey?: string | null;
   ports?: Port[];
   /** Evicts holders of the ports that have the same tenant and type. */
-  takes?: boolean;
+  evictSameTenant?: boolean;
   /** A delete of its resource has begun; false: the delete was cancelled. */
   deleting?: boolean;
 }
@@ -209,8 +209,8 @@ export type LeaseSelector =
 
 /** A lease that exists outside the store and must be imported. */
 export interface ExistingLease
-  extends Omit<Request, "childPool" | "size" | "within" | "also" | "ttl" | "onPortConflict"> {
-  want: Extent[];
+  extends Omit<Request, "childPool" | "size" | "range" | "secondRange" | "ttl" | "onPortConflict"> {
+  values: Extent[];
   childPool?: PoolSpec;
   /** Its ids, if it was in a store before; else it gets new ones. */
   identity?: Pick<Lease, "uid" | "leaseId">;

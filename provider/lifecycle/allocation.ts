@@ -23,8 +23,8 @@ export async function allocateOrKeep(
   if (kept && keepable) {
     const computed = def.values(inputs, kept);
     const props = { ...inputs, ...computed, owner: caller.owner };
-    const { want, onPortConflict } = def.request(inputs, caller.owner);
-    const mayMove = want === undefined && onPortConflict === "anotherAddress";
+    const { values, onPortConflict } = def.request(inputs, caller.owner);
+    const mayMove = values === undefined && onPortConflict === "anotherAddress";
     if (hasSameDetails(def, olds, inputs, kept) || (await canChange(def, await deps.pool(), olds, props, mayMove))) {
       await keepLease(def, deps, props, keepable.lease);
       await warnIfFull(def, deps, inputs, kept);
@@ -36,7 +36,7 @@ export async function allocateOrKeep(
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await rejectLostStore(def, pool, olds);
   if (olds && (await cannotOffer(deps, caller))) return unknownValues(def);
   const before = olds && hasKnownValues(def, olds) ? def.extentsFromProps(olds) : undefined;
-  const lease = await offerLease(def, deps, { ...caller, prefer: caller.prefer ?? before }, inputs);
+  const lease = await offerLease(def, deps, { ...caller, preferred: caller.preferred ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) deps.warn(warning);
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
@@ -63,8 +63,8 @@ async function planReplacement(
   const lease = await pool.ipam.find({ pool: def.request(olds, before).pool, owner: before });
   const { name } = def.childPool(olds, def.extentsFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
-  const { want = def.extentsFromProps(olds) } = def.request(inputs, before);
-  const changed = changesNotInPlace(def, olds, inputs, want);
+  const { values = def.extentsFromProps(olds) } = def.request(inputs, before);
+  const changed = changesNotInPlace(def, olds, inputs, values);
   await pool.planReplacement({ pool: name, owners: [before, owner], changed });
 }
 
@@ -119,7 +119,7 @@ async function offerLease(
   caller: Caller,
   inputs: Values,
 ): Promise<Lease | undefined> {
-  const { owner, formerOwner, dryRun, prefer, program, declared, movesAway } = caller;
+  const { owner, formerOwner, dryRun, preferred, program, declared, movesAway } = caller;
   const pool = await deps.pool();
   const request = def.request(inputs, owner);
   const full = {
@@ -129,9 +129,9 @@ async function offerLease(
     owner,
     type: def.type,
     ...(formerOwner && { formerOwner }),
-    ...(prefer && { prefer }),
+    ...(preferred && { preferred }),
     ...(program && { program }),
-    ...(declared && !request.want && { declared }),
+    ...(declared && !request.values && { declared }),
   };
   if (dryRun && (await isReplacedInRun(def, pool, request.pool, inputs))) {
     deps.warn(
@@ -161,13 +161,13 @@ const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: 
 
 const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = withoutPaths(inputs, unknownPaths(inputs));
-  const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
+  const { names, tenant, sharingKey, ports, evictSameTenant } = def.request(known, String(owner));
   return {
     names,
     tenant,
     sharingKey,
     ports,
-    takes,
+    evictSameTenant,
     childPool: def.childPool?.(known, extents),
     data: def.leaseData?.(known),
   };
@@ -217,7 +217,7 @@ const hasKnownValues = (def: Definition, olds: Values): boolean =>
 /** The extents after an update: those it has, or the new bounds of a block that its inputs ask for. undefined: it is replaced. */
 function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
   if (!hasKnownValues(def, olds)) return undefined;
-  const extents = def.request(inputs, String(olds.owner)).want ?? def.extentsFromProps(olds);
+  const extents = def.request(inputs, String(olds.owner)).values ?? def.extentsFromProps(olds);
   return changesNotInPlace(def, olds, inputs, extents).length === 0 ? extents : undefined;
 }
 

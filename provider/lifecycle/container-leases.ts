@@ -26,8 +26,8 @@ async function findUnleased(
   const leases = await pool.ipam.leases(facts[0]!.pool);
   const held = new Set(leases.filter(isCommitted).flatMap(({ extents }) => extents.map(({ first }) => first)));
   return facts
-    .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
-    .filter(({ want }) => want.length > 0);
+    .map((fact) => ({ ...fact, values: fact.values.filter(({ first }) => !held.has(first)) }))
+    .filter(({ values }) => values.length > 0);
 }
 
 /** Commits leases for them, in state `used`. */
@@ -57,7 +57,7 @@ export async function releaseContainerLeases(pool: RunPlan, name: string): Promi
     pool: name,
     owner,
     type,
-    want: extents,
+    values: extents,
     ...(usedBy !== undefined && { usedBy }),
   }));
 }
@@ -72,8 +72,8 @@ export async function offerContainerLeases(
   const facts = await findUnleased(def, pool, props, seen);
   await Promise.all(facts.map((fact) => pool.offer(fact).catch(ignoreTaken)));
   return facts.map(
-    ({ usedBy, want }) =>
-      `container ${usedBy} has ${want.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
+    ({ usedBy, values }) =>
+      `container ${usedBy} has ${values.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
   );
 }
 

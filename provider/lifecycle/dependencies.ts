@@ -32,7 +32,7 @@ export interface Caller {
   /** This run has checked it with its old state before. Pulumi checks a replacement a second time, without the old state. */
   isReplacement?: boolean | undefined;
   /** The extents that it had until this run deleted it, to create it again. */
-  prefer?: Extent[] | undefined;
+  preferred?: Extent[] | undefined;
   /** Its name in the state, if this run has compared it with that. */
   formerName?: string | undefined;
   movesAway?: OfferOptions["movesAway"] | undefined;

@@ -64,7 +64,7 @@ export function diffLease(def: Definition, olds: Values, news: Values, lease: Le
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,
     }),
-    ...(after.ports && { ports: after.ports, takes: after.takes ?? false }),
+    ...(after.ports && { ports: after.ports, evictSameTenant: after.evictSameTenant ?? false }),
     ...diffUse(before, after),
   };
 }

@@ -83,7 +83,7 @@ export class Lifecycle {
     if (olds && olds.owner !== owner) this.#formerOwners.set(owner, String(olds.owner));
     const known = {
       formerOwner: this.#formerOwners.get(owner),
-      prefer: this.#released.get(owner),
+      preferred: this.#released.get(owner),
       formerName: this.#formerNames.get(owner),
       isReplacement: this.#existing.has(owner),
     };
@@ -125,7 +125,7 @@ export class Lifecycle {
     const request = {
       ...buildRequest(def, inputs),
       data: buildLeaseData(def, inputs, run),
-      want: def.extentsFromProps(inputs),
+      values: def.extentsFromProps(inputs),
       ...(childPool && { childPool }),
     };
     const { owner } = request;

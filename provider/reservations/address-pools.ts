@@ -154,11 +154,11 @@ export async function requireValue(
 export function requestedChoice(
   { spec, runner }: AddressPool,
   { ip, ip6, port }: { ip?: bigint | undefined; ip6?: bigint | undefined; port?: number | undefined },
-): Pick<Request, "want" | "within" | "also"> {
+): Pick<Request, "values" | "range" | "secondRange"> {
   const value = requestedValue(spec, { ip, port });
-  if (value !== undefined) return { want: [value, ...(ip6 === undefined ? [] : [ip6])].map(singleValue) };
+  if (value !== undefined) return { values: [value, ...(ip6 === undefined ? [] : [ip6])].map(singleValue) };
   const [main, ...others] = runner?.layouts.map(({ extent }) => extent) ?? [];
-  return main && others.length > 0 ? { within: main, also: others } : {};
+  return main && others.length > 0 ? { range: main, secondRange: others } : {};
 }
 
 /** The value that is asked for in a pool of addresses or of ports. */

@@ -67,8 +67,8 @@ async function findSpecs(context: Context, input: AvailableInput): Promise<SpecP
 
 /** Reads as many free extents as there are addresses to list at most: a subnet may have 2^64. */
 async function listFree({ pool }: Context, spec: PoolSpec, limit: number): Promise<string[]> {
-  const within = mainSubnet(spec);
-  const extents = await pool.freeExtents(spec.name, { limit, ...(within && { within }) });
+  const range = mainSubnet(spec);
+  const extents = await pool.freeExtents(spec.name, { limit, ...(range && { range }) });
   const addresses: string[] = [];
   for (const { first, last } of extents)
     for (let value = first; value <= last && addresses.length < limit; value++)

@@ -84,7 +84,7 @@ const factIn = ({ pool, spec }: AddressPool, { ip, by }: UsedAddress): ExistingL
   pool,
   owner: ownerFor(pool, by ?? `imported-${formatValue(ip)}`),
   type: RESERVATION,
-  want: [singleValue(ip)],
+  values: [singleValue(ip)],
   labels: IMPORTED_LABEL,
   ...(spec.tenant && { tenant: spec.tenant }),
   ...(by !== undefined && { usedBy: by }),

@@ -48,15 +48,15 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
 
 /** The settings of the pool follow from its values: these are chosen first. */
 async function claimPool(pool: Ipam, request: Request, childPool: (extents: Extent[]) => PoolSpec): Promise<void> {
-  const want = request.want ?? (await pool.offer(request)).extents;
-  await pool.claim([{ ...request, want, childPool: childPool(want) }]);
+  const values = request.values ?? (await pool.offer(request)).extents;
+  await pool.claim([{ ...request, values, childPool: childPool(values) }]);
 }
 
 /** Whether a pool that exists is the one that is requested, and not another one under the same name. */
 const isAnswer = ({ owner, pool, extents }: Lease, request: Request): boolean =>
   owner === request.owner &&
   pool === request.pool &&
-  (request.want ? sameExtents(extents, request.want) : total(extents) === request.size);
+  (request.values ? sameExtents(extents, request.values) : total(extents) === request.size);
 
 function explainOverlap(error: unknown): never {
   if (!isOverlayError(error, "PLAN_STALE")) throw error;

@@ -164,12 +164,12 @@ const parseValidExtents = (texts: string[], type: Inputs["type"]): Extent[] =>
 /** Its own lease is in an address space or in its parent; for ports, in a space of its own. */
 function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: portSpace(poolName), want: parseValidExtents([portRange ?? DEFAULT_PORTS], type) };
+    return { pool: portSpace(poolName), values: parseValidExtents([portRange ?? DEFAULT_PORTS], type) };
   }
-  if (!parent) return { pool: spaceNamed(addressSpace), want: parseValidExtents(ranges!, type) };
-  const within = familyPart(parseValidExtents(parent.ranges, parent.type), prefixLength!);
-  const size = 1n << BigInt(addressBits(familyOf(within.first)) - prefixLength!);
-  return { pool: poolNamed(parent.poolName), size, within };
+  if (!parent) return { pool: spaceNamed(addressSpace), values: parseValidExtents(ranges!, type) };
+  const range = familyPart(parseValidExtents(parent.ranges, parent.type), prefixLength!);
+  const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength!);
+  return { pool: poolNamed(parent.poolName), size, range };
 }
 
 /** A parent can have both families; a prefix over 32 bits can only mean IPv6. */

@@ -172,7 +172,7 @@ async function resolvePlacement(inputs: Inputs, context: AllocationContext): Pro
     return withSecondAddress({ ...inputs, runner }, context);
   }
   if (tenant && type) {
-    const value = requestedExtents(inputs).want?.[0]?.first;
+    const value = requestedExtents(inputs).values?.[0]?.first;
     return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, context) };
   }
   return withSecondAddress(inputs, context);
@@ -204,11 +204,11 @@ const sourcePoolName = ({ runner, pool }: Inputs): string =>
 
 /** The requested values, or one address of each family. */
 function requestedExtents({ runner, ip, ip6, port }: Inputs) {
-  if (port !== undefined) return { want: [singleExtent(BigInt(port))] };
+  if (port !== undefined) return { values: [singleExtent(BigInt(port))] };
   if (ip !== undefined)
-    return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => singleExtent(parseIp(text))) };
+    return { values: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => singleExtent(parseIp(text))) };
   const [main, ...others] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
-  return main && others.length > 0 ? { within: main, also: others } : {};
+  return main && others.length > 0 ? { range: main, secondRange: others } : {};
 }
 
 const ttlSeconds = ({ ttl, kind }: Inputs): number => (ttl === true ? DEFAULT_TTL[kind] : ttl!);

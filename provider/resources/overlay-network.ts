@@ -82,7 +82,7 @@ export const overlayNetwork = defineResource({
     const host = hubConnection && `host/${hostId(hubConnection)}`;
     return {
       pool: DEFAULT_SPACE,
-      want: layouts.map(({ extent }) => extent),
+      values: layouts.map(({ extent }) => extent),
       names: [
         networkPool(networkName),
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),

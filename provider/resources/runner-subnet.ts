@@ -164,7 +164,7 @@ export const runnerSubnet = defineResource({
   id: ({ network, runnerName }) => `${network.networkName}/${runnerName}`,
   request: ({ network, runnerName, runnerId, connection, labels }) => ({
     pool: networkPool(network.networkName),
-    ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
+    ...(runnerId !== undefined && { values: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
     names: [
       addressPool(network.networkName, runnerName),
       ...(connection
@@ -340,12 +340,12 @@ export function containerLeases(addresses: PoolSpec, containers: Container[]): E
     !addresses.reserved?.some((extent) => overlaps(extent, address));
   return containers.flatMap(({ name, addresses: has }) => {
     if (!plainName.safeParse(name).success) return [];
-    const want = has
+    const values = has
       .filter((text) => tryParseIp(text) !== undefined)
       .map(parseIp)
       .map((point) => ({ first: point, last: point }))
       .filter(isOurs);
     const owner = containerOwner(network, runner, name);
-    return want.length > 0 ? [{ pool: addresses.name, owner, type: "IPReservation", want, usedBy: name }] : [];
+    return values.length > 0 ? [{ pool: addresses.name, owner, type: "IPReservation", values, usedBy: name }] : [];
   });
 }

@@ -166,12 +166,12 @@ export const staticIp = defineResource({
   id: ({ ip, staticIpName }) => `${ip}/${staticIpName}`,
   request: ({ pool, tenant, ip, sharingKey, onConflict, onPortConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
-    ...(ip !== undefined && { want: [{ first: parseIp(ip), last: parseIp(ip) }] }),
+    ...(ip !== undefined && { values: [{ first: parseIp(ip), last: parseIp(ip) }] }),
     ...(ip === undefined && familyRequest(pool, forwards)),
     ...(sharingKey !== undefined && { sharingKey }),
     ports: forwards.map(({ protocol, port }) => ({ protocol, port })),
     ...(tenant && { tenant }),
-    ...(onConflict === "take" && { takes: true }),
+    ...(onConflict === "take" && { evictSameTenant: true }),
     ...(onPortConflict === "anotherAddress" && { onPortConflict }),
     ...(labels && { labels }),
   }),
@@ -278,7 +278,7 @@ function rejectOtherFamily({ ip, forwards = [] }: StaticProps): void {
 /** In a pool with both families, the first workload decides the family. */
 function familyRequest({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
   const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
-  return families.size === 2 && forwards[0] ? { within: familyExtent(familyOfText(forwards[0].to)) } : {};
+  return families.size === 2 && forwards[0] ? { range: familyExtent(familyOfText(forwards[0].to)) } : {};
 }
 
 const staticAddress = ({ ip, forwards, attach, preserveClientIp }: StaticProps): StaticAddress => ({

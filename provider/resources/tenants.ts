@@ -157,12 +157,12 @@ export function tenantBlockLeases(
   tenantDefaults: TenantDefaults,
 ): ExistingLease[] {
   if (poolName !== tenantBlockName(tenant!, type)) return [];
-  const want = ranges.map((text) => parseRange(text)!);
+  const values = ranges.map((text) => parseRange(text)!);
   const { size: _, ...request } = blockRequest(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;
   return [
     ...(range ? [sharedRangeRequest(type, range)] : []),
-    { ...request, want, childPool: blockSpec(tenant!, type, want) },
+    { ...request, values, childPool: blockSpec(tenant!, type, values) },
   ];
 }
 
@@ -174,7 +174,7 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
   pool: DEFAULT_SPACE,
   owner: sharedRangeName(type),
   type: "IPPool",
-  want: [range],
+  values: [range],
   names: [poolNamed(sharedRangeName(type))],
   childPool: {
     name: poolNamed(sharedRangeName(type)),

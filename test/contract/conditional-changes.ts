@@ -48,7 +48,7 @@ export function conditionalChangeContract(engine: Engine): void {
     pass(50);
     const again = await pool.claim(request);
     expect(again).toMatchObject({ leaseId: first.leaseId, expiresAt: START + 110_000 });
-    const other = by("a", { idempotent: true, want: extents("7") });
+    const other = by("a", { idempotent: true, values: extents("7") });
     await expect(pool.claim(other)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
     await pool.change("pool/p", first.leaseId, { state: "used", usedBy: "x" });
     await expect(pool.claim(request)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });

@@ -107,13 +107,13 @@ export const createPoolOn = (store: Ipam, spec: NewPool): Promise<Lease> => clai
 
 function poolRequest(spec: NewPool): Request {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
-  const want = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
+  const values = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
   return {
     pool: `space/${full.kind}`,
     owner: `opener of ${full.name}`,
     type: "IPPool",
     program: PROGRAM,
-    want,
+    values,
     childPool: full,
   };
 }
@@ -132,12 +132,12 @@ export const by = (owner: string, more: Partial<Request> = {}): Request => ({
 
 /** Requests of one program, which declares the values that they ask for. */
 export const inProgram = (program: string, ...requests: Request[]): Request[] => {
-  const declared = requests.flatMap(({ want = [] }) => want);
+  const declared = requests.flatMap(({ values = [] }) => values);
   return requests.map((request) => ({ ...request, program, declared }));
 };
 
 /** A request in pool/p for these values. */
-export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
+export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { values: extents(...values) });
 
 /** A lease that exists outside the store, for an import. */
 export const existingLease = (
@@ -147,7 +147,7 @@ export const existingLease = (
   pool,
   owner,
   type,
-  want: extents(...values),
+  values: extents(...values),
   ...(tenant && { tenant }),
   ...(sharingKey !== undefined && { sharingKey }),
   ...(ports && { ports }),
@@ -168,7 +168,7 @@ export const network = (
   owner: `network ${name}`,
   type: "OverlayNetwork",
   program: PROGRAM,
-  want: extents(cidr),
+  values: extents(cidr),
   names: [`network/${name}`],
   childPool: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
 });

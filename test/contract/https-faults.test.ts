@@ -160,7 +160,7 @@ describe("round trips", () => {
     });
     const request = { ...by(a), childPool };
     expect(await callsOf(() => pool.offer(request))).toEqual(["offer", "offer"]);
-    expect(await callsOf(() => pool.claim({ ...request, want: extents("1") }))).toEqual(["claim"]);
+    expect(await callsOf(() => pool.claim({ ...request, values: extents("1") }))).toEqual(["claim"]);
   });
 });
 
@@ -217,7 +217,7 @@ describe("two instances that get every other request", () => {
       }),
     };
     const offer = await preview.offer(runner);
-    const lease = await up.claim({ ...runner, want: offer.extents });
+    const lease = await up.claim({ ...runner, values: offer.extents });
     expect(lease.childPool).toBe("runner/n/r");
     expect((await findSpec(up, "runner/n/r"))?.extents[0]?.first).toBe(firstOf(lease) * 256n);
   });

@@ -113,7 +113,7 @@ export function leaseContract(engine: Engine): void {
     await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const old = await pool.claim(by("a", { names: ["runner/n/a"] }));
     pass(1);
-    const next = await pool.claim(by("a", { names: ["runner/n/a"], want: extents("7") }));
+    const next = await pool.claim(by("a", { names: ["runner/n/a"], values: extents("7") }));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n, 7n]);
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(next));
     expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ uid: old.uid, names: [] });
@@ -128,7 +128,7 @@ export function leaseContract(engine: Engine): void {
     const names = ["runner/n/a"];
     const firm = await pool.claim(by("a", { names }));
     pass(1);
-    const offer = await pool.offer(by("a", { names, want: extents("5") }));
+    const offer = await pool.offer(by("a", { names, values: extents("5") }));
     expect(offer).toMatchObject({ state: "offered", extents: extents("5") });
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(firm));
     const renewed = await pool.claim(by("a", { names }));

@@ -43,7 +43,7 @@ export function limitContract(engine: Engine): void {
       const who = request.tenant ? "tenant b/p" : "no tenant";
       await expect(pool.offer(request)).rejects.toMatchObject(refused(who));
       await expect(pool.claim(request)).rejects.toMatchObject(refused(who));
-      await expect(pool.claim({ ...request, takes: true })).rejects.toMatchObject(refused(who));
+      await expect(pool.claim({ ...request, evictSameTenant: true })).rejects.toMatchObject(refused(who));
     }
     const change = (changes: Changes) => pool.change("pool/p", lease.leaseId, changes);
     await expect(change({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));

@@ -75,20 +75,20 @@ export function pickContract(engine: Engine): void {
   });
 
   describe.each([
-    { pool: { ...lan }, want: "10.0.0.9", code: "IP_OUTSIDE_POOL" },
-    { pool: { ...lan }, want: "fd00::1", code: "IP_OUTSIDE_POOL" },
-    { pool: { ...lan }, want: "10.0.0.6-10.0.0.8", code: "IP_OUTSIDE_POOL" },
-    { pool: { ...lan }, want: "10.0.0.1", code: "IP_RESERVED" },
-    { pool: { ...lan }, want: "10.0.0.6-10.0.0.7", code: "IP_RESERVED" },
-    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, want: "10.0.0.0", code: "IP_RESERVED" },
-    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, want: "10.0.0.255", code: "IP_RESERVED" },
-    { pool: { extents: extents("1-63"), kind: "id" as const }, want: "64", code: "INPUT_INVALID" },
-  ])("$want", ({ pool: spec, want, code }) => {
+    { pool: { ...lan }, values: "10.0.0.9", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, values: "fd00::1", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, values: "10.0.0.6-10.0.0.8", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, values: "10.0.0.1", code: "IP_RESERVED" },
+    { pool: { ...lan }, values: "10.0.0.6-10.0.0.7", code: "IP_RESERVED" },
+    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.0", code: "IP_RESERVED" },
+    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.255", code: "IP_RESERVED" },
+    { pool: { extents: extents("1-63"), kind: "id" as const }, values: "64", code: "INPUT_INVALID" },
+  ])("$values", ({ pool: spec, values, code }) => {
     test(`is refused with ${code}`, async () => {
       const { pool } = await createFixture(engine);
       await createPool(pool, spec);
-      await expect(pool.offer(requestFor("a", want))).rejects.toMatchObject({ code });
-      await expect(pool.claim(requestFor("a", want))).rejects.toMatchObject({ code });
+      await expect(pool.offer(requestFor("a", values))).rejects.toMatchObject({ code });
+      await expect(pool.claim(requestFor("a", values))).rejects.toMatchObject({ code });
     });
   });
 
@@ -151,7 +151,7 @@ export function pickContract(engine: Engine): void {
   test("with avoidBoundaryIps .0 and .255 are not chosen, and a pool with nothing else left is full", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
     await createPool(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
-    const offer = await pool.offer(by("c", { within: extent("10.0.0.255-10.0.1.2") }));
+    const offer = await pool.offer(by("c", { range: extent("10.0.0.255-10.0.1.2") }));
     expect(address(offer)).toBe("10.0.1.1");
     await pool.release("pool/p", offer.leaseId);
     const leases = [];
@@ -182,10 +182,10 @@ export function pickContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
     const v4 = extent("0.0.0.0/0");
     const v6 = extent("fd00::/8");
-    const both = await pool.claim(by("a", { within: v4, also: [v6] }));
+    const both = await pool.claim(by("a", { range: v4, secondRange: [v6] }));
     expect(both.extents).toEqual(extents("10.0.0.0", "fd00::"));
-    expect((await pool.claim(by("b", { within: v6 }))).extents).toEqual(extents("fd00::1"));
-    expect((await pool.claim(by("a", { within: v4, also: [v6] }))).uid).toBe(both.uid);
+    expect((await pool.claim(by("b", { range: v6 }))).extents).toEqual(extents("fd00::1"));
+    expect((await pool.claim(by("a", { range: v4, secondRange: [v6] }))).uid).toBe(both.uid);
     expect(await pool.find({ pool: "pool/p", value: extent("fd00::").first })).toMatchObject({ owner: "a" });
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b"]);
     expect(await pool.fsck()).toEqual([]);

@@ -101,7 +101,7 @@ export function promiseContract(engine: Engine): void {
     expect(firstOf(await another().offer(branch))).toBe(1n);
     const up = another();
     expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
-    const held = await up.claim({ ...main, want: extents("1") });
+    const held = await up.claim({ ...main, values: extents("1") });
     const stale = another().offer(branch, { inUp: true, movesAway: () => false });
     await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 1", "IPReservation r", n));
     pass(3601);
@@ -258,7 +258,7 @@ export function promiseContract(engine: Engine): void {
       pass(seconds);
       await another().claim(requestFor("other", "9")); // expires overdue leases
       const up = another();
-      expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(2n);
+      expect(firstOf(await up.offer(by(n, { preferred: held.extents }), { inUp: true }))).toBe(2n);
       expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
       expect(await pool.fsck()).toEqual([]);
     },
@@ -271,7 +271,7 @@ export function promiseContract(engine: Engine): void {
     await another().offer(onBranch(requestFor(r, "1")));
     await pool.release("pool/p", held.leaseId);
     const up = another();
-    expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(1n);
+    expect(firstOf(await up.offer(by(n, { preferred: held.extents }), { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -281,7 +281,7 @@ export function promiseContract(engine: Engine): void {
     const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
     for (const run of [another(), another()]) {
-      expect(firstOf(await run.offer(auto(n, "P", ["1"], { prefer: held.extents })))).toBe(2n);
+      expect(firstOf(await run.offer(auto(n, "P", ["1"], { preferred: held.extents })))).toBe(2n);
       expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
       pass(1);
     }
@@ -316,7 +316,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   describe("a pool that is deleted and created again", () => {
-    const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", want: extents("6") };
+    const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", values: extents("6") };
     const opening = {
       ...ofStack,
       childPool: { name: "pool/p", kind: "id", extents: extents("1-9999"), allocation: "random" },
@@ -331,7 +331,7 @@ export function promiseContract(engine: Engine): void {
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
-      await another().claim({ ...ofStack, owner: other, want: extents("7") }); // expires overdue leases
+      await another().claim({ ...ofStack, owner: other, values: extents("7") }); // expires overdue leases
       expect(await findSpec(pool, "pool/p")).toBeUndefined();
       expect(await pool.fsck()).toEqual([]);
       const up = another();
@@ -345,7 +345,7 @@ export function promiseContract(engine: Engine): void {
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
-      await another().claim({ ...ofStack, owner: other, want: extents("7") });
+      await another().claim({ ...ofStack, owner: other, values: extents("7") });
       await open(another());
       await another().claim(requestFor(other, `${promised}`));
       await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
@@ -427,7 +427,7 @@ export function promiseContract(engine: Engine): void {
           allocation: "lowest" as const,
           extents: extents("10.2.0.0/28"),
         };
-        const ofPool = { ...ofStack, pool: "space/default", want: spec.extents };
+        const ofPool = { ...ofStack, pool: "space/default", values: spec.extents };
         const opener = await pool.claim({ ...ofPool, childPool: spec } as Request);
         expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
         if (what === "released") await pool.release("pool/p", (await pool.claim(requestFor(n, "10.2.0.0"))).leaseId);

@@ -55,10 +55,10 @@ export function sharingContract(engine: Engine): void {
     // Offered in another process, then claimed in this one.
     expect(await on(another().offer(ask("d", "tcp/443")))).toBe("10.0.0.3");
     expect(await on(pool.claim(ask("e", "udp/53")))).toBe("10.0.0.1");
-    expect(await on(pool.claim({ ...ask("d", "tcp/443"), want: extents("10.0.0.3") }))).toBe("10.0.0.3");
+    expect(await on(pool.claim({ ...ask("d", "tcp/443"), values: extents("10.0.0.3") }))).toBe("10.0.0.3");
     await expect(pool.offer(ask("f", "tcp/443"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
     await expect(pool.offer(shared("f", "k", "tcp/443"))).rejects.toMatchObject({ code: "PORT_CONFLICT" });
-    await expect(pool.offer({ ...ask("f", "tcp/80"), want: extents("10.0.0.1") })).rejects.toMatchObject({
+    await expect(pool.offer({ ...ask("f", "tcp/80"), values: extents("10.0.0.1") })).rejects.toMatchObject({
       code: "PORT_CONFLICT",
     });
     pass(61);
@@ -79,7 +79,7 @@ export function sharingContract(engine: Engine): void {
     const offer = await pool.offer(ask("b", "tcp/443", "tcp/80"));
     expect(offer).toMatchObject({ extents: extents("10.0.0.2"), state: "offered" });
     expect((await pool.offer(ask("b", "tcp/443", "tcp/80"))).uid).toBe(offer.uid);
-    const next = await pool.claim({ ...ask("b", "tcp/443", "tcp/80"), want: offer.extents });
+    const next = await pool.claim({ ...ask("b", "tcp/443", "tcp/80"), values: offer.extents });
     expect(next).toMatchObject({ uid: offer.uid, state: "reserved" });
     expect(await pool.release("pool/p", old.leaseId)).toBe(true);
     expect(await pool.fsck()).toEqual([]);
@@ -92,18 +92,18 @@ export function sharingContract(engine: Engine): void {
     expect((await pool.claim(of("red", "a"))).extents).toEqual(extents("10.0.0.1"));
     expect((await pool.claim(of("blue", "b"))).extents).toEqual(extents("10.0.0.2"));
     await expect(
-      pool.claim({ ...of("blue", "c"), ports: ports("tcp/81"), want: extents("10.0.0.1") }),
+      pool.claim({ ...of("blue", "c"), ports: ports("tcp/81"), values: extents("10.0.0.1") }),
     ).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
   });
 
   test("an exclusive address cannot be shared, and a shared one cannot become exclusive", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
-    await pool.claim(by("alone", { want: extents("10.0.0.1") }));
-    await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.2") });
-    const join = { ...shared("x", "k", "tcp/81"), want: extents("10.0.0.1") };
+    await pool.claim(by("alone", { values: extents("10.0.0.1") }));
+    await pool.claim({ ...shared("web", "k", "tcp/80"), values: extents("10.0.0.2") });
+    const join = { ...shared("x", "k", "tcp/81"), values: extents("10.0.0.1") };
     await expect(pool.offer(join)).rejects.toMatchObject({ code: "IP_IN_USE" });
-    await expect(pool.offer(by("x", { want: extents("10.0.0.2") }))).rejects.toMatchObject({ code: "IP_IN_USE" });
+    await expect(pool.offer(by("x", { values: extents("10.0.0.2") }))).rejects.toMatchObject({ code: "IP_IN_USE" });
   });
 
   test("the only holder of an address can change its key and ports in place, one of several cannot", async () => {
@@ -170,10 +170,10 @@ export function sharingContract(engine: Engine): void {
   test("a lease with two addresses shares both or neither", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
-    await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.1", "fd00::1") });
-    const half = { ...shared("dns", "k", "udp/53"), want: extents("10.0.0.1") };
+    await pool.claim({ ...shared("web", "k", "tcp/80"), values: extents("10.0.0.1", "fd00::1") });
+    const half = { ...shared("dns", "k", "udp/53"), values: extents("10.0.0.1") };
     await expect(pool.claim(half)).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
-    expect(await pool.claim({ ...half, want: extents("10.0.0.1", "fd00::1") })).toMatchObject({ owner: "dns" });
+    expect(await pool.claim({ ...half, values: extents("10.0.0.1", "fd00::1") })).toMatchObject({ owner: "dns" });
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -182,7 +182,7 @@ export function sharingContract(engine: Engine): void {
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const old = [await pool.claim(shared("a", "k", "tcp/1")), await pool.claim(shared("b", "k", "tcp/2"))];
     const move = (owner: string, port: string) =>
-      pool.claim({ ...shared(owner, "k", port), want: extents("10.0.0.5") });
+      pool.claim({ ...shared(owner, "k", port), values: extents("10.0.0.5") });
     await move("a", "tcp/1");
     await move("b", "tcp/2");
     for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(true);
@@ -195,7 +195,8 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
     const [v4, v6] = extents("0.0.0.0/0", "fd00::/8") as [Extent, Extent];
-    const ask = (owner: string, port: string, within: Extent) => pool.claim({ ...shared(owner, "k", port), within });
+    const ask = (owner: string, port: string, within: Extent) =>
+      pool.claim({ ...shared(owner, "k", port), range: within });
     expect((await ask("a", "tcp/1", v4)).extents).toEqual(extents("10.0.0.1"));
     expect((await ask("b", "tcp/1", v6)).extents).toEqual(extents("fd00::1"));
     expect((await ask("c", "tcp/2", v6)).extents).toEqual(extents("fd00::1"));
@@ -212,14 +213,14 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("`takes` evicts holders of the same tenant in any stack; leases without a tenant count as one tenant", async () => {
+  test("`evictSameTenant` evicts holders of the same tenant in any stack; leases without a tenant count as one tenant", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("10.0.0.0/24") });
     const acme = { tenant: { org: "acme", project: "p" } };
     const other = { tenant: { org: "other", project: "p" } };
     const taking = (owner: string, more: Partial<Request>) => ({
       ...requestFor(owner, "10.0.0.7"),
-      takes: true,
+      evictSameTenant: true,
       ...more,
     });
     const free = await pool.claim(requestFor("a", "10.0.0.7"));
@@ -238,8 +239,8 @@ export function sharingContract(engine: Engine): void {
   test("node ports are a pool of ports", async () => {
     const { pool } = await createFixture(engine);
     await createPool(pool, { extents: extents("30000-30001"), kind: "port" });
-    await pool.claim(by("a", { want: extents("30000") }));
-    await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject(
+    await pool.claim(by("a", { values: extents("30000") }));
+    await expect(pool.offer(by("b", { values: extents("30000") }))).rejects.toMatchObject(
       refusal("PORT_CONFLICT", "30000", "a"),
     );
     expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));

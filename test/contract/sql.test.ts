@@ -60,11 +60,11 @@ async function fill(pool: Pool): Promise<void> {
   await createPool(pool, { name: "pool/v6", extents: extents("fd00:0:0:1::/64") });
   await createPool(pool, { name: "pool/ports", kind: "port", extents: extents("8000-8099") });
   const more = { pool: "pool/lb", tenant: TENANT };
-  await pool.claim({ ...by(`${STACK}web`), ...more, want: extents("10.1.2.3"), usedBy: "web-1" });
-  await pool.claim({ ...by("overlayctl/lb/job"), ...more, want: extents("10.1.2.4"), ttl: 3600 });
-  const old = await pool.claim({ ...by("before"), ...more, want: extents("10.1.2.5") });
+  await pool.claim({ ...by(`${STACK}web`), ...more, values: extents("10.1.2.3"), usedBy: "web-1" });
+  await pool.claim({ ...by("overlayctl/lb/job"), ...more, values: extents("10.1.2.4"), ttl: 3600 });
+  const old = await pool.claim({ ...by("before"), ...more, values: extents("10.1.2.5") });
   await pool.release("pool/lb", old.leaseId);
-  await pool.claim({ ...by("v6"), pool: "pool/v6", want: extents("fd00:0:0:1::a:0:b") });
+  await pool.claim({ ...by("v6"), pool: "pool/v6", values: extents("fd00:0:0:1::a:0:b") });
   await pool.claim({ ...by(`${STACK}port`), pool: "pool/ports" });
 }
 

@@ -225,7 +225,7 @@ export function timeContract(engine: Engine): void {
     expect(offers.map(firstOf).sort()).toEqual([2n, 3n]);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b", "c"]);
     await expect(pool.offer(by("f"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
-    const claimed = await pool.claim(by("d", { want: offers[0]!.extents }));
+    const claimed = await pool.claim(by("d", { values: offers[0]!.extents }));
     expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
     expect((await historyOf(pool, "pool/p")).filter(({ what }) => what === "reclaimed")).toMatchObject([
       { takenBy: "d" },

@@ -97,16 +97,16 @@ export function change(
 const requestFor = (
   { pool, owner, type, extents, tenant, ports }: LeaseRow,
   before: LeaseRow,
-  { takes, names, childPool, extents: resized }: Changes,
+  { evictSameTenant, names, childPool, extents: resized }: Changes,
 ): Request =>
   omitUndefined<Request>({
     pool,
     owner,
     type,
-    want: resized && extents,
+    values: resized && extents,
     tenant,
     ports,
-    takes,
+    evictSameTenant,
     names,
     childPool,
     formerOwner: before.owner,
@@ -115,7 +115,7 @@ const requestFor = (
 function applyChanges(
   state: State,
   lease: LeaseRow,
-  { takes: _, childPool, ttl, sharingKey, tenant, deleting, ...changes }: Changes,
+  { evictSameTenant: _, childPool, ttl, sharingKey, tenant, deleting, ...changes }: Changes,
 ): LeaseRow {
   const next = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (next === "used" ? lease.usedBy : undefined);

@@ -92,12 +92,12 @@ export function choose(ask: Ask): Choice {
   const { request } = ask;
   const { spec } = ask.pool;
   if ((request.size ?? 1n) > 1n && spec.avoidBoundaryIps) throw noBlocksError(spec);
-  if (request.want) return chooseByValue(ask, request.want);
+  if (request.values) return chooseByValue(ask, request.values);
   const found = chooseShared(ask) ?? chooseHeldBefore(ask);
   if (found) return found;
   if (spec.autoAssign === false || spec.allocation === "external") throw notRequestedError(spec);
   const choice = choiceOf([], { isFree: ask.pool.stored === spec });
-  for (const range of [request.within, ...(request.also ?? [])]) chooseAutomatic(ask, range, choice);
+  for (const range of [request.range, ...(request.secondRange ?? [])]) chooseAutomatic(ask, range, choice);
   return choice;
 }
 
@@ -168,7 +168,7 @@ export function mayEvict(ask: Ask, lease: LeaseRow): Choice["reason"] | undefine
     return isEndable(state, lease) ? "handed over" : undefined;
   if (isReclaimable(ask, lease)) {
     const wasShown = isClaim && shown?.afterLease.includes(lease.uid);
-    if (wasShown || !pickFree(ask, request.within, obstaclesOf(ask))) return "reclaimed";
+    if (wasShown || !pickFree(ask, request.range, obstaclesOf(ask))) return "reclaimed";
   }
   return undefined;
 }
@@ -231,7 +231,7 @@ function chooseHeldBefore(ask: Ask): Choice | undefined {
   const offered = state.offersOf(owner).filter((offer) => !offer.byValue && offer.expiresAt >= state.now);
   const candidates = [
     ...former,
-    ...(request.prefer ? [{ pool: request.pool, extents: request.prefer }] : []),
+    ...(request.preferred ? [{ pool: request.pool, extents: request.preferred }] : []),
     ...ended.sort((a, b) => b.endedAt! - a.endedAt!),
     ...offered.sort((a, b) => b.updatedAt - a.updatedAt),
   ];

@@ -74,8 +74,8 @@ function findHeld({ state, request }: Ask, withFormer: boolean): LeaseRow | unde
     withFormer && request.formerOwner !== undefined ? [request.owner, request.formerOwner] : [request.owner];
   const held = owners.flatMap((owner) => leasesOfRequester(state, request.pool, owner));
   const found = held.filter((lease) => isLive(lease, state.now) && answers(lease, request));
-  const { want, onPortConflict, ports = [] } = request;
-  const mayMove = !want && onPortConflict === "anotherAddress";
+  const { values, onPortConflict, ports = [] } = request;
+  const mayMove = !values && onPortConflict === "anotherAddress";
   return found
     .sort((a, b) => b.createdAt - a.createdAt)
     .find((lease) => !mayMove || !findPortHolder(state, request, lease.extents, ports, lease.uid));
@@ -85,7 +85,7 @@ function findHeld({ state, request }: Ask, withFormer: boolean): LeaseRow | unde
 function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease {
   const { state, pool, request } = ask;
   const lease = toLease(own, state.now);
-  const isOther = shown && !request.want && shown.pool === own.pool && !sameExtents(shown.extents, own.extents);
+  const isOther = shown && !request.values && shown.pool === own.pool && !sameExtents(shown.extents, own.extents);
   if (isOther && (request as OfferRequest).inUp) throw planStaleError(pool.spec, own.extents[0]!, lease, request.owner);
   takeNames(state, request, lease, false);
   mustKeepKey(state, pool.spec, own, sharingKeyOf(request));
@@ -101,7 +101,7 @@ function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease 
 function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; warnings: string[] } | undefined {
   const { state, pool, request } = ask;
   const { spec } = pool;
-  const isOther = request.want ? !answers(shown, request) : sizeOf(shown.extents[0]!) !== (request.size ?? 1n);
+  const isOther = request.values ? !answers(shown, request) : sizeOf(shown.extents[0]!) !== (request.size ?? 1n);
   if (isOther) return undefined;
   if (state.now > shown.expiresAt + KEPT_MS) return undefined;
   const { onPortConflict, ports = [] } = request;
@@ -134,7 +134,7 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
   const lost = offerToLease(shown);
   const holder = inWay[0] && show(state, toPublic(inWay[0], state.now));
   if (inUp) throw promiseBrokenError(spec, lost, holder);
-  return { warnings: request.want ? [] : [promiseBrokenWarning(spec, lost, holder)] };
+  return { warnings: request.values ? [] : [promiseBrokenWarning(spec, lost, holder)] };
 }
 
 const isAssignable = (spec: PoolSpec, request: Request, extents: Extent[]): boolean =>
@@ -159,7 +159,7 @@ function buildOffer(
   same: OfferRow | undefined,
 ): OfferRow {
   const { now, terms } = state;
-  const { owner, pool, want } = request;
+  const { owner, pool, values } = request;
   const lifetime = terms.offerTtl * 1000;
   const isFresh = same && same.expiresAt >= now && now - same.updatedAt < lifetime / REWRITES_PER_TTL;
   const at = isFresh ? same.updatedAt : now;
@@ -173,7 +173,7 @@ function buildOffer(
     names: request.names,
     usedBy: request.usedBy,
     childPool: request.childPool,
-    byValue: want !== undefined,
+    byValue: values !== undefined,
     afterLease: evicted.map(({ uid }) => uid),
     uid: same?.uid ?? newUid(owner),
     createdAt: same?.createdAt ?? now,
@@ -199,7 +199,7 @@ function endOfOfferedPool(state: State, pool: string): number {
   return offers.length > 0 ? Math.max(...offers.map(({ expiresAt }) => expiresAt)) : Infinity;
 }
 
-/** Commits a lease, with a new lease id. With `want` exactly these values, or `PLAN_STALE`. */
+/** Commits a lease, with a new lease id. With `values` exactly these values, or `PLAN_STALE`. */
 export function claim(state: State, request: Request): Lease {
   const pool = requirePool(state, request, true);
   expireOverdue(state, request.pool);
@@ -241,17 +241,17 @@ export function claim(state: State, request: Request): Lease {
 function findAnswered(state: State, request: Request): OfferRow | undefined {
   const rows = state.offersOf(request.owner).filter((row) => answers(row, request) && isOwnHolder(state, request, row));
   const own = rows.find((row) => row.program === programOf(request));
-  return own ?? (request.want ? rows.sort((a, b) => b.updatedAt - a.updatedAt)[0] : undefined);
+  return own ?? (request.values ? rows.sort((a, b) => b.updatedAt - a.updatedAt)[0] : undefined);
 }
 
 /** The block of the owner that gets other bounds. */
-const findResized = ({ want = [] }: Request, mine: LeaseRow[]): LeaseRow | undefined =>
-  mine.find((lease) => want.some(({ first, last }) => first !== last) && touches(lease.extents, want));
+const findResized = ({ values = [] }: Request, mine: LeaseRow[]): LeaseRow | undefined =>
+  mine.find((lease) => values.some(({ first, last }) => first !== last) && touches(lease.extents, values));
 
 /** The answer to a claim that is repeated: the lease of the first one, if it still answers the request. */
 function claimAgain(state: State, spec: PoolSpec, request: Request, held: LeaseRow): Lease {
-  const { want = [], ttl, usedBy, labels } = request;
-  const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
+  const { values = [], ttl, usedBy, labels } = request;
+  const isAskedFor = values.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
   const isInUse = held.state === "used" && held.usedBy !== usedBy;
   const lease = toLease(held, state.now);
   if (!isAskedFor || isInUse || !isSameTenant(held.tenant, request.tenant)) throw alreadyHeldError(spec, lease);

@@ -48,7 +48,7 @@ export function importLeases(state: State, leases: ExistingLease[]): ImportResul
 }
 
 /** The same lease in the store; rejects if the store has it with other values. */
-function findMatching(state: State, { pool, owner, want, identity }: ExistingLease): LeaseRow | undefined {
+function findMatching(state: State, { pool, owner, values, identity }: ExistingLease): LeaseRow | undefined {
   const known = identity && state.lease(identity.uid);
   const candidates = identity
     ? known
@@ -56,17 +56,17 @@ function findMatching(state: State, { pool, owner, want, identity }: ExistingLea
       : []
     : state
         .leasesOf(pool, owner)
-        .filter((lease) => sameExtents(lease.extents, want) && mayChange(state, toLease(lease, state.now)));
+        .filter((lease) => sameExtents(lease.extents, values) && mayChange(state, toLease(lease, state.now)));
   const held = candidates.find((lease) => isLive(lease, state.now));
   const lease = held ?? known;
   if (!lease || !identity) return held;
   mustBeChangeable(state, lease);
-  if (held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, want))
+  if (held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, values))
     return lease;
   const { spec } = requirePool(state, { pool, owner, type: "" }, true);
   throw new OverlayError(
     "STORE_CONFLICT",
-    `The store has lease ${lease.leaseId} of ${lease.owner} on ${formatExtents(spec.kind, lease.extents)} (${toLease(lease, state.now).state}); here it is ${identity.leaseId} of ${owner} on ${formatExtents(spec.kind, want)}.`,
+    `The store has lease ${lease.leaseId} of ${lease.owner} on ${formatExtents(spec.kind, lease.extents)} (${toLease(lease, state.now).state}); here it is ${identity.leaseId} of ${owner} on ${formatExtents(spec.kind, values)}.`,
     "The store knows something newer: export the stack again.",
   );
 }
@@ -83,7 +83,7 @@ function importLease(state: State, existing: ExistingLease): Lease {
   const request = { ...existing, ...(tenant && { tenant }) } as Request & ExistingLease;
   makeRoom(state, spec, request);
   const lease = toRow(state, request);
-  takePorts(state, spec, request, existing.want);
+  takePorts(state, spec, request, existing.values);
   endOfferedNames(state, request);
   takeNames(state, request, toLease(lease, state.now), true);
   putLease(state, spec, undefined, lease);
@@ -96,19 +96,19 @@ function importLease(state: State, existing: ExistingLease): Lease {
 const specTenant = (state: State, pool: string) => state.pool(pool)?.spec?.tenant;
 
 /** Ends what is in the way and not held: overdue leases, and offers. Those of strangers stay. */
-function makeRoom(state: State, spec: PoolSpec, { pool, want = [], sharingKey, tenant, owner }: Request): void {
+function makeRoom(state: State, spec: PoolSpec, { pool, values = [], sharingKey, tenant, owner }: Request): void {
   const key = sharingKeyOf({ ...(sharingKey !== undefined && { sharingKey }), ...(tenant && { tenant }) });
   const shares = (other: LeaseRow) =>
-    key !== undefined && sharingKeyOf(other) === key && sameExtents(other.extents, want);
-  for (const extent of want) if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
-  for (const holder of state.holdersOf(pool, want)) {
+    key !== undefined && sharingKeyOf(other) === key && sameExtents(other.extents, values);
+  for (const extent of values) if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
+  for (const holder of state.holdersOf(pool, values)) {
     if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
-    else if (!shares(holder)) throw takenError(spec, want[0]!, show(state, toLease(holder, state.now)), owner);
+    else if (!shares(holder)) throw takenError(spec, values[0]!, show(state, toLease(holder, state.now)), owner);
   }
   for (const offer of state.offersIn(pool)) {
-    if (!touches(offer.extents, want)) continue;
+    if (!touches(offer.extents, values)) continue;
     const lease = offerToLease(offer);
-    if (!mayChange(state, lease)) throw takenError(spec, want[0]!, show(state, lease), owner);
+    if (!mayChange(state, lease)) throw takenError(spec, values[0]!, show(state, lease), owner);
     state.offers.delete(offerKey(offer));
   }
 }
@@ -128,11 +128,11 @@ function endOfferedNames(state: State, { names = [], childPool, owner, formerOwn
 }
 
 function toRow(state: State, existing: ExistingLease): LeaseRow {
-  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports, names, childPool } =
+  const { pool, owner, type, values, identity, tenant, labels, usedBy, data, by, sharingKey, ports, names, childPool } =
     existing;
   const uid = identity?.uid ?? newUid(owner);
   return omitUndefined<LeaseRow>({
-    ...{ pool, owner, type, extents: want, uid, tenant, labels, usedBy, data, sharingKey, ports },
+    ...{ pool, owner, type, extents: values, uid, tenant, labels, usedBy, data, sharingKey, ports },
     by,
     leaseId: identity?.leaseId ?? newLeaseId(uid),
     state: existing.state ?? (usedBy === undefined ? "reserved" : "used"),

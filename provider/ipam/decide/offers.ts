@@ -7,8 +7,8 @@ import type { State } from "./state";
 /** Whose offers they are, and which of them stop a request. */
 
 /** The program of a request without one: the values that it asks for. */
-export const programOf = ({ program, want }: Request): string =>
-  program ?? `?${want ? want.map(({ first, last }) => `${first}-${last}`).join(",") : ""}`;
+export const programOf = ({ program, values }: Request): string =>
+  program ?? `?${values ? values.map(({ first, last }) => `${first}-${last}`).join(",") : ""}`;
 
 /**
  * Whether an offer does not stop this request: it was shown by another program of the same stack. The first of the two programs that is

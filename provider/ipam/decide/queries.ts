@@ -130,17 +130,17 @@ export function listPools(state: State, prefix = "", { after = "", limit = Infin
 export function listFree(
   state: State,
   pool: string,
-  { within = ALL, limit = Infinity }: { within?: Extent; limit?: number } = {},
+  { range: bounds = ALL, limit = Infinity }: { range?: Extent; limit?: number } = {},
 ): Extent[] {
   const spec = specOf(state, pool);
   if (!spec) return [];
   expireAll(state, pool);
   const offered = state.offersIn(pool).flatMap(({ extents }) => extents);
-  const free = state.pool(pool)?.spec ? state.space(pool)("a").from(within.first) : zonesOf(spec).automatic;
+  const free = state.pool(pool)?.spec ? state.space(pool)("a").from(bounds.first) : zonesOf(spec).automatic;
   const found: Extent[] = [];
   for (const range of free) {
-    if (range.first > within.last || found.length >= limit) break;
-    found.push(...freeIn(spec, intersect([range], [within]), offered));
+    if (range.first > bounds.last || found.length >= limit) break;
+    found.push(...freeIn(spec, intersect([range], [bounds]), offered));
   }
   return found.slice(0, limit);
 }

@@ -121,9 +121,9 @@ export const isOwned = ({ owner }: { owner: string }, request: Pick<Request, "ow
 /** Whether these values answer the request. */
 export function answers({ pool, extents }: { pool: string; extents: Extent[] }, request: Request): boolean {
   if (pool !== request.pool) return false;
-  if (request.want) return sameExtents(extents, request.want);
-  const { size = 1n, within, also = [] } = request;
-  const ranges = [within, ...also];
+  if (request.values) return sameExtents(extents, request.values);
+  const { size = 1n, range, secondRange = [] } = request;
+  const ranges = [range, ...secondRange];
   return (
     extents.length === ranges.length &&
     extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
@@ -131,8 +131,8 @@ export function answers({ pool, extents }: { pool: string; extents: Extent[] }, 
 }
 
 /** Whether a request may end this lease: it asks to, and both have the same type and tenant. */
-export const mayTake = ({ takes, type, tenant }: Request, lease: LeaseRow): boolean =>
-  takes === true && type === lease.type && isSameTenant(tenant, lease.tenant);
+export const mayTake = ({ evictSameTenant, type, tenant }: Request, lease: LeaseRow): boolean =>
+  evictSameTenant === true && type === lease.type && isSameTenant(tenant, lease.tenant);
 
 /** A lease row as callers see it. */
 export function toLease({ endedAt, endReason, takenBy, resting, freeAt, ...row }: LeaseRow, now: number): Lease {

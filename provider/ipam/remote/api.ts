@@ -199,7 +199,7 @@ export const API = {
   freeExtents: define({
     input: z.strictObject({
       pool: wire.poolName,
-      within: wire.extent.exactOptional(),
+      range: wire.extent.exactOptional(),
       limit: wire.count.max(MOST_EXTENTS),
     }),
     output: z.array(wire.extent),

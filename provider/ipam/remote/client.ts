@@ -176,8 +176,8 @@ export class RemoteIpam implements Store {
     );
   }
 
-  freeExtents(pool: string, { within, limit }: { within?: Extent; limit?: number } = {}): Promise<Extent[]> {
-    const bounds = { ...(within && { within }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
+  freeExtents(pool: string, { range, limit }: { range?: Extent; limit?: number } = {}): Promise<Extent[]> {
+    const bounds = { ...(range && { range }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
     return this.#call("freeExtents", { pool, ...bounds });
   }
 

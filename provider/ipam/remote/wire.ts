@@ -125,9 +125,9 @@ const requestFields = {
   data: json.exactOptional(),
   sharingKey: text.exactOptional(),
   ports: ports.exactOptional(),
-  takes: z.boolean().exactOptional(),
+  evictSameTenant: z.boolean().exactOptional(),
   idempotent: z.boolean().exactOptional(),
-  prefer: extents.exactOptional(),
+  preferred: extents.exactOptional(),
   formerOwner: owner.exactOptional(),
   program: word.exactOptional(),
   declared: extents.exactOptional(),
@@ -139,10 +139,10 @@ const requestFields = {
 
 const claimFields = {
   ...requestFields,
-  want: extents.exactOptional(),
+  values: extents.exactOptional(),
   size: bigint.refine((size) => 0n < size && size <= MAX_IP, "must be positive, and less than 2^128").exactOptional(),
-  within: extent.exactOptional(),
-  also: extents.exactOptional(),
+  range: extent.exactOptional(),
+  secondRange: extents.exactOptional(),
   onPortConflict: z.enum(["fail", "anotherAddress"]).exactOptional(),
   ttl: seconds.exactOptional(),
 };
@@ -157,7 +157,7 @@ export const offerRequest = fieldsOf<Omit<OfferRequest, "by">>()({
 
 export const existingLease = fieldsOf<Omit<ExistingLease, "by">>()({
   ...requestFields,
-  want: extents,
+  values: extents,
   identity: z.strictObject({ uid, leaseId }).exactOptional(),
   state: z.literal("used").exactOptional(),
 }).strict();
@@ -175,7 +175,7 @@ export const changes = fieldsOf<Omit<Changes, "by">>()({
   extents: extents.exactOptional(),
   sharingKey: text.nullable().exactOptional(),
   ports: ports.exactOptional(),
-  takes: z.boolean().exactOptional(),
+  evictSameTenant: z.boolean().exactOptional(),
   deleting: z.boolean().exactOptional(),
 }).strict();
 

@@ -101,8 +101,8 @@ describe("claims", () => {
     expect(await outcomeOf(claimOne(pool, request(BLOCK, "a")))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.claim([request(BLOCK, "a")]))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.offer(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
-    const want = [{ first: parseIp("10.96.0.7"), last: parseIp("10.96.0.7") }];
-    expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", want }]))).toBe(
+    const values = [{ first: parseIp("10.96.0.7"), last: parseIp("10.96.0.7") }];
+    expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", values }]))).toBe(
       "ACCESS_DENIED",
     );
   });

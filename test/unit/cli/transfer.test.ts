@@ -33,8 +33,8 @@ async function storeWith(count: number): Promise<Engine> {
 
 const claim = async (store: Engine, uid: string, at: bigint): Promise<unknown> => {
   const ipam = new LocalIpam(new Session(store, { offerTtl: 0, quarantine: 0 }));
-  const want = [{ first: at, last: at }];
-  return claimOne(ipam, { pool: "space/ports/p", owner: uid, type: "IPReservation", want });
+  const values = [{ first: at, last: at }];
+  return claimOne(ipam, { pool: "space/ports/p", owner: uid, type: "IPReservation", values });
 };
 
 /** Calls `onWrite` after each commit of a store. */

@@ -40,7 +40,7 @@ const opening = (childPool: PoolSpec): Request => ({
   pool: "space/id",
   owner: "opener",
   type: "IPPool",
-  want: extents("1"),
+  values: extents("1"),
   childPool,
 });
 
@@ -49,7 +49,7 @@ const owner = fc.constantFrom(inStack("dev", "a"), inStack("dev", "b"), inStack(
 const value = fc.integer({ min: 1, max: 12 }).map(BigInt);
 const request = fc.record({
   owner,
-  want: fc.option(value),
+  values: fc.option(value),
   declared: fc.array(value, { maxLength: 2 }),
   program: fc.constantFrom("main", "branch"),
   run: fc.constantFrom("1", "2", "3"),
@@ -78,12 +78,12 @@ type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 
 type Asked = typeof request extends fc.Arbitrary<infer T> ? T : never;
 
-const toRequest = ({ want, declared, ttl, key, port, ...more }: Asked): Request => ({
+const toRequest = ({ values, declared, ttl, key, port, ...more }: Asked): Request => ({
   pool: POOL,
   type: "T",
   ...more,
   declared: declared.map((each) => ({ first: each, last: each })),
-  ...(want !== null && { want: [{ first: want, last: want }] }),
+  ...(values !== null && { values: [{ first: values, last: values }] }),
   ...(ttl !== null && { ttl }),
   ...(key !== null && { sharingKey: key, ports: [{ protocol: "tcp" as const, port }] }),
 });

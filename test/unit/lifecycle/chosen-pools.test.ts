@@ -311,7 +311,7 @@ describe("in a pool of a tenant", () => {
     const owner = ownerOf("IPReservation", "a");
     const value = 0xffff_cb00_7105n;
     const lease = {
-      ...{ pool: "pool/own", owner, type: "IPReservation", tenant: acme, want: [{ first: value, last: value }] },
+      ...{ pool: "pool/own", owner, type: "IPReservation", tenant: acme, values: [{ first: value, last: value }] },
       names: [tenantLeaseName(acme, "clusterIP", owner)],
     };
     expect(await stage.pool.ipam.importLeases([lease])).toMatchObject({ conflicts: [], added: [{ owner }] });

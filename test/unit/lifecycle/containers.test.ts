@@ -79,12 +79,12 @@ test("a refresh releases nothing: the lease of a removed container stays until i
 test("leases that were imported for containers are released with the runner; other leases prevent its delete", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
-  const want = [{ first: parseIp("10.128.64.20"), last: parseIp("10.128.64.20") }];
+  const values = [{ first: parseIp("10.128.64.20"), last: parseIp("10.128.64.20") }];
   const other = await stage.pool.claim({
     pool: "runner/training/r1",
     owner: "overlayctl/x",
     type: "IPReservation",
-    want,
+    values,
   });
   await expect(stage.of("RunnerSubnet").delete(runner)).rejects.toThrow("POOL_IN_USE");
   expect(await leases()).toContain("10.128.64.9 used alpha docker/training/r1/alpha");

@@ -85,7 +85,7 @@ test("a claim does not take a value whose resource is being deleted, but waits f
   await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/28"] });
   const pool = "pool/lb";
   const at = (value: bigint) => [{ first: 0xffff_0a3d_0000n + value, last: 0xffff_0a3d_0000n + value }];
-  const by = (name: string, value: bigint) => ({ pool, owner: ownerOf("T", name), type: "T", want: at(value) });
+  const by = (name: string, value: bigint) => ({ pool, owner: ownerOf("T", name), type: "T", values: at(value) });
   const held = await stage.pool.claim(by("a", 1n));
   await stage.pool.claim(by("b", 2n));
   stage.newRun();

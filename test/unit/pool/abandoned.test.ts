@@ -36,7 +36,7 @@ const network = (name: string, stack: string, program = "main"): Request => ({
   owner: `org/urn:pulumi:${stack}::p::overlay:index:OverlayNetwork::${name}`,
   type: "OverlayNetwork",
   program,
-  want: [{ first: 1024n, last: 2047n }],
+  values: [{ first: 1024n, last: 2047n }],
   names: ["network/training"],
 });
 
@@ -59,7 +59,7 @@ test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
     program,
   });
   const first = await run();
-  await first.claim({ ...network("p", "dev"), want: childPool.extents, names: [], childPool });
+  await first.claim({ ...network("p", "dev"), values: childPool.extents, names: [], childPool });
   for (const name of ["a", "b"]) await first.offer(address(name, "before"));
   await expect(first.offer(address("c", "before"))).rejects.toMatchObject({ code });
 
@@ -102,7 +102,7 @@ test("a value that another resource of the stack holds is offered only while tha
     owner: `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`,
     type: "IPReservation",
     program: "main",
-    want: [{ first: 1030n, last: 1030n }],
+    values: [{ first: 1030n, last: 1030n }],
   });
   await opener.claim(address("old"));
 

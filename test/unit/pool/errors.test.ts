@@ -53,7 +53,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
   [
     "a range that overlaps a held one",
     async ({ pool }) => {
-      await pool.claim({ ...network("a", "10.128.0.0/12"), want: extents("10.128.0.0/12", "fd00::/48") });
+      await pool.claim({ ...network("a", "10.128.0.0/12"), values: extents("10.128.0.0/12", "fd00::/48") });
       await pool.offer(network("b", "10.0.0.0/8"));
     },
     "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Request another value, or release that one first.",
@@ -252,7 +252,12 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
         extents: extents("10.0.0.0/23"),
       };
       await pool.claim(
-        by("a", { pool: "space/address", type: "IPPool", want: extents("10.0.0.0/24"), childPool } as Partial<Request>),
+        by("a", {
+          pool: "space/address",
+          type: "IPPool",
+          values: extents("10.0.0.0/24"),
+          childPool,
+        } as Partial<Request>),
       );
     },
     "IP_OUTSIDE_POOL: IPPool p would give out 10.0.0.0/23; its lease has 10.0.0.0/24 for it. Give the pool values of its lease only.",
@@ -308,7 +313,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     async ({ pool }) => {
       await createPool(pool, IDS);
       await pool.claim(by("a", { idempotent: true }));
-      await pool.claim(by("a", { idempotent: true, want: extents("7") }));
+      await pool.claim(by("a", { idempotent: true, values: extents("7") }));
     },
     "RESERVATION_EXISTS: a holds runner id 1 of IPPool p already (reserved). Release that one first.",
   ],

@@ -63,18 +63,18 @@ class Allocator {
   }
 
   async assign(step: Step): Promise<Lease> {
-    const want = extents(...step.ips!);
+    const values = extents(...step.ips!);
     for (const name of this.pools) {
       const spec = await findSpec(this.pool, name);
-      if (covers(spec!.extents, want))
-        return this.replaceWith(step.service!, () => this.pool.claim({ ...this.request(name, step), want }));
+      if (covers(spec!.extents, values))
+        return this.replaceWith(step.service!, () => this.pool.claim({ ...this.request(name, step), values }));
     }
     throw new Error("no pool has it");
   }
 
   async allocate(step: Step, pools: string[]): Promise<Lease> {
     const [v4, v6] = [extent("0.0.0.0/0"), { first: 1n << 48n, last: (1n << 128n) - 1n }];
-    const family = { ipv4: { within: v4 }, ipv6: { within: v6 }, dual: { within: v4, also: [v6] } }[step.family!]!;
+    const family = { ipv4: { range: v4 }, ipv6: { range: v6 }, dual: { range: v4, secondRange: [v6] } }[step.family!]!;
     let last: unknown;
     for (const name of pools) {
       try {

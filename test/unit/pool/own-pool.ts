@@ -21,9 +21,9 @@ export class OwnPool {
   readonly #owner: string;
 
   #request(program: string): Request {
-    const want = extents(this.place);
-    const from = { program, declared: want };
-    return { pool: SPACE, owner: this.#owner, type: "IPPool", want, childPool: this.#childPool, ...from };
+    const values = extents(this.place);
+    const from = { program, declared: values };
+    return { pool: SPACE, owner: this.#owner, type: "IPPool", values, childPool: this.#childPool, ...from };
   }
 
   /** The lease that it holds, or an offer. */

@@ -31,8 +31,8 @@ export const OLD_RULES: Record<string, Rules> = {
   "an offer belongs to its owner only": (start) => () => {
     const run = start();
     const offer: Run["offer"] = async (request, options) => {
-      const newest = request.want ? undefined : await run.find({ pool: request.pool, owner: request.owner });
-      return run.offer(newest?.state === "offered" ? { ...request, want: newest.extents } : request, options);
+      const newest = request.values ? undefined : await run.find({ pool: request.pool, owner: request.owner });
+      return run.offer(newest?.state === "offered" ? { ...request, values: newest.extents } : request, options);
     };
     return { ...forwarded(run), offer };
   },
@@ -60,9 +60,9 @@ export const OLD_RULES_OF_POOLS: Record<string, Rules> = {
       /** Gives another value than what the records have. */
       const offer: Run["offer"] = async (request, options) => {
         const lease = await run.offer(request, options);
-        if (lease.state !== "offered" || request.want || !deleted.delete(request.pool)) return lease;
+        if (lease.state !== "offered" || request.values || !deleted.delete(request.pool)) return lease;
         await run.release(request.pool, lease.leaseId);
-        return run.offer({ ...request, want: extents(`${(firstOf(lease) % 3n) + 1n}`) }, options);
+        return run.offer({ ...request, values: extents(`${(firstOf(lease) % 3n) + 1n}`) }, options);
       };
       return { ...forwarded(run), close, offer };
     };
@@ -165,11 +165,11 @@ export class ModelStack {
       step();
       planned.set(resource, await this.#check(run, wishes, resource, true));
     }
-    for (const [resource, { extents: want }] of planned) {
+    for (const [resource, { extents: values }] of planned) {
       const held = this.state.get(resource);
       if (held && isCommitted(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
       step();
-      const lease = await run.claim({ ...this.#request(wishes, resource), want });
+      const lease = await run.claim({ ...this.#request(wishes, resource), values });
       step();
       this.state.set(resource, { value: firstOf(lease), leaseId: lease.leaseId });
       if (held) this.#toDelete.push(held.leaseId);
@@ -228,9 +228,9 @@ export class ModelStack {
       const other = wishes[owner.split("::").at(-1)!];
       return other !== undefined && other !== null && other !== extent!.first;
     };
-    const want = wish === null ? {} : { want: extents(`${wish}`) };
-    const prefer = held ? { prefer: extents(`${held.value}`) } : {};
-    return run.offer({ ...this.#request(wishes, resource), ...want, ...prefer }, { inUp, movesAway });
+    const values = wish === null ? {} : { values: extents(`${wish}`) };
+    const preferred = held ? { preferred: extents(`${held.value}`) } : {};
+    return run.offer({ ...this.#request(wishes, resource), ...values, ...preferred }, { inUp, movesAway });
   }
 
   #request(wishes: Wishes, resource: string): Request {

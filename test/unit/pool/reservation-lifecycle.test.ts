@@ -21,18 +21,18 @@ class Reservations {
   ) {}
 
   async reserve({ runner, ip, ttl, as }: Step): Promise<string | null> {
-    const want = ip === undefined ? {} : { want: [{ first: parseIp(ip), last: parseIp(ip) }] };
+    const values = ip === undefined ? {} : { values: [{ first: parseIp(ip), last: parseIp(ip) }] };
     const owner = `job ${this.#owners++}`;
-    return this.#claim({ pool: poolOf(runner!), owner, type: "IPReservation", ttl: ttl || 300, ...want }, as);
+    return this.#claim({ pool: poolOf(runner!), owner, type: "IPReservation", ttl: ttl || 300, ...values }, as);
   }
 
   async markUsed({ runner, ip, container }: Step): Promise<void> {
-    const want = extents(ip!);
+    const values = extents(ip!);
     await this.#claim({
       pool: poolOf(runner!),
       owner: `container ${container}`,
       type: "IPReservation",
-      want,
+      values,
       usedBy: container!,
     });
   }

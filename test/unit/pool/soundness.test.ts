@@ -17,9 +17,9 @@ const anything = fc.record({
     {},
     { size: 2n },
     { size: 4n },
-    { want: extents("5") },
-    { want: extents("8-11") },
-    { want: extents("16-23") },
+    { values: extents("5") },
+    { values: extents("8-11") },
+    { values: extents("16-23") },
   ),
   name: fc.option(text),
   key: fc.option(fc.constantFrom("k", "l")),
@@ -108,7 +108,7 @@ async function act({ pool, pass }: Fixture, one: Anything): Promise<string | und
   if (one.op === "close") await pool.close(one.pool, lease.leaseId);
   if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
   if (one.op === "change") {
-    const extent = one.pick.want && { extents: one.pick.want };
+    const extent = one.pick.values && { extents: one.pick.values };
     await pool.change(one.pool, lease.leaseId, {
       sharingKey: one.key,
       ...extent,

@@ -166,13 +166,13 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
     owner: "preview",
     type: "IPReservation",
     program: "main",
-    want: value(offered),
+    values: value(offered),
   });
   const lease = await claimOne(stage.pool.ipam, {
     pool: "pool/web",
     owner: "job",
     type: "IPReservation",
-    want: value(released),
+    values: value(released),
   });
   await stage.pool.ipam.release("pool/web", lease.leaseId);
   expect((await showAddress(context, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);

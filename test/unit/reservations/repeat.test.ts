@@ -150,7 +150,7 @@ describe("a release by token", () => {
         pool: "space/default",
         owner: "opener",
         type: "IPPool",
-        want: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
+        values: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
         childPool: {
           name: "pool/p",
           kind: "address",

@@ -61,7 +61,7 @@ describe("pages", () => {
   beforeEach(async () => {
     for (const text of new Set(expected)) {
       const at = text.lastIndexOf("/");
-      const [pool, want] = [text.slice(0, at), value(text.slice(at + 1))];
+      const [pool, values] = [text.slice(0, at), value(text.slice(at + 1))];
       const owners = text === expected[0] ? ["x", "y"] : ["x"];
       for (const owner of owners)
         await stage.pool.ipam.claim([
@@ -69,7 +69,7 @@ describe("pages", () => {
             pool,
             owner: `${owner} ${text}`,
             type: "StaticIP",
-            want,
+            values,
             ...(owners.length > 1 && { sharingKey: "k" }),
             labels: { n: String(expected.indexOf(text) % 2) },
           },

@@ -226,7 +226,7 @@ const open = ({ settings, extents, kind }: (typeof STORED)[string], { name }: { 
     pool: `space/${name.replaceAll("/", "-")}`,
     owner: `evil/urn:pulumi:dev::p::overlay:index:X::${name}`,
     type: "X",
-    want: kind === "id" ? [range("10.128.0.0/12")] : extents, // of the addresses of its runners
+    values: kind === "id" ? [range("10.128.0.0/12")] : extents, // of the addresses of its runners
     childPool: { name, kind, extents, allocation: "lowest", data: { settings: settings as Json, hub: null } },
   });
 

@@ -58,7 +58,7 @@ const makePool = (name: string, range: string, more: Partial<PoolSpec>, by: stri
     pool: "space/default",
     owner: owner(by),
     type: "IPPool",
-    want: [extent(range)],
+    values: [extent(range)],
     names: [more.name ?? `pool/${name}`],
     childPool: specOf(name, range, more),
     ...(more.tenant && { tenant: more.tenant }),
@@ -69,7 +69,7 @@ const at = (name: string, ...addresses: string[]): Request => ({
   owner: owner(name),
   type: "IPReservation",
   program: "main",
-  ...(addresses.length > 0 && { want: addresses.map(extent) }),
+  ...(addresses.length > 0 && { values: addresses.map(extent) }),
 });
 
 const fromWire = (text: unknown): Extent => rangeOf(String(text));
@@ -122,16 +122,16 @@ async function snapshot(): Promise<string> {
 const claimOf = (request: Partial<Request>) => ({ ...at("mine"), ...request });
 const offerOf = claimOf;
 const poolOf = (range: string, more: Partial<Request>) =>
-  claimOf({ pool: "space/default", type: "IPPool", want: [extent(range)], ...more });
+  claimOf({ pool: "space/default", type: "IPPool", values: [extent(range)], ...more });
 const identityOf = ({ uid, leaseId }: Lease) => ({ identity: { uid, leaseId } });
 const placeOf = ({ pool, leaseId }: Lease) => ({ pool, leaseId });
 
 describe("a caller of one tenant changes nothing of others, and reads nothing of them", () => {
   test.each<[what: string, name: string, input: () => object, result: string]>([
-    ["claims a held address", "claim", () => claimOf({ want: held.extents }), "409 PLAN_STALE"],
-    ["claims a promised address", "claim", () => claimOf({ want: offered.extents }), "409 PLAN_STALE"],
-    ["offers a held address", "offer", () => offerOf({ want: held.extents }), "409 IP_IN_USE"],
-    ["offers a promised address", "offer", () => offerOf({ want: offered.extents }), "409 IP_IN_USE"],
+    ["claims a held address", "claim", () => claimOf({ values: held.extents }), "409 PLAN_STALE"],
+    ["claims a promised address", "claim", () => claimOf({ values: offered.extents }), "409 PLAN_STALE"],
+    ["offers a held address", "offer", () => offerOf({ values: held.extents }), "409 IP_IN_USE"],
+    ["offers a promised address", "offer", () => offerOf({ values: offered.extents }), "409 IP_IN_USE"],
     ["claims as the owner of a lease", "claim", () => claimOf({ owner: held.owner }), "403 ACCESS_DENIED"],
     ["claims as the owner of an offer", "claim", () => claimOf({ owner: offered.owner }), "403 ACCESS_DENIED"],
     [
@@ -145,10 +145,15 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
     [
       "claims after a rename",
       "claim",
-      () => claimOf({ formerOwner: held.owner, want: held.extents }),
+      () => claimOf({ formerOwner: held.owner, values: held.extents }),
       "403 ACCESS_DENIED",
     ],
-    ["offers after a rename", "offer", () => offerOf({ formerOwner: held.owner, want: held.extents }), "409 IP_IN_USE"],
+    [
+      "offers after a rename",
+      "offer",
+      () => offerOf({ formerOwner: held.owner, values: held.extents }),
+      "409 IP_IN_USE",
+    ],
     [
       "takes a name after a rename",
       "claim",
@@ -175,17 +180,29 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       () => claimOf({ formerOwner: "tenants/clusterIP" }),
       "403 ACCESS_DENIED",
     ],
-    ["takes a port", "claim", () => claimOf({ sharingKey: "k", ports: [HTTP], takes: true, tenant: OTHER }), "200"],
+    [
+      "takes a port",
+      "claim",
+      () => claimOf({ sharingKey: "k", ports: [HTTP], evictSameTenant: true, tenant: OTHER }),
+      "200",
+    ],
     [
       "takes an address with a port",
       "claim",
-      () => claimOf({ want: [extent("192.168.7.2")], sharingKey: "k", ports: [HTTP], takes: true, tenant: OTHER }),
+      () =>
+        claimOf({
+          values: [extent("192.168.7.2")],
+          sharingKey: "k",
+          ports: [HTTP],
+          evictSameTenant: true,
+          tenant: OTHER,
+        }),
       "409 SHARING_CONFLICT",
     ],
     [
       "claims several",
       "claim",
-      () => [claimOf({ owner: owner("first") }), claimOf({ want: held.extents })],
+      () => [claimOf({ owner: owner("first") }), claimOf({ values: held.extents })],
       "409 PLAN_STALE",
     ],
     ["imports a held address", "importLeases", () => ({ leases: [at("mine", "192.168.7.0")] }), "200"],
@@ -241,7 +258,7 @@ describe("the tenant comes from the token", () => {
     pool: "space/default",
     owner: "tenants/clusterIP",
     type: "IPPool",
-    want: [range],
+    values: [range],
     names: ["pool/tenants/clusterIP"],
     childPool: {
       ...specOf("tenants/clusterIP", "10.96.0.0/12"),
@@ -273,10 +290,10 @@ describe("the tenant comes from the token", () => {
   });
 
   test.each<[string, object]>([
-    ["another range", { want: [extent("10.112.0.0/12")] }],
+    ["another range", { values: [extent("10.112.0.0/12")] }],
     ["a tenant", { tenant: OTHER }],
     ["labels", { labels: { x: "y" } }],
-    ["another pool", { pool: "pool/web", want: undefined, childPool: undefined, names: undefined }],
+    ["another pool", { pool: "pool/web", values: undefined, childPool: undefined, names: undefined }],
     ["an unknown type", { owner: "tenants/evil" }],
     [
       "the pool of another tenant",
@@ -325,12 +342,12 @@ describe("errors do not name owners, values and pools of others", () => {
   test.each<[code: string, input: () => object, text: string]>([
     [
       "PLAN_STALE",
-      () => claimOf({ want: held.extents }),
+      () => claimOf({ values: held.extents }),
       "Address 192.168.7.0 of IPPool web is reserved by another tenant now.",
     ],
     [
       "PLAN_STALE",
-      () => claimOf({ want: offered.extents }),
+      () => claimOf({ values: offered.extents }),
       "Address 192.168.7.1 of IPPool web is promised to another tenant now.",
     ],
     [
@@ -340,7 +357,7 @@ describe("errors do not name owners, values and pools of others", () => {
     ],
     [
       "SHARING_CONFLICT",
-      () => claimOf({ want: [extent("192.168.7.2")], sharingKey: "mine" }),
+      () => claimOf({ values: [extent("192.168.7.2")], sharingKey: "mine" }),
       "Address 192.168.7.2 of IPPool web is shared by another tenant under another key or tenant than 'mine'.",
     ],
   ])("%s", async (code, input, text) => {
@@ -368,7 +385,7 @@ describe("errors do not name owners, values and pools of others", () => {
     await fill();
     const lengthy = pool.session({ quarantine: 3600 });
     await lengthy.release("pool/web", held.leaseId);
-    const { text, lease } = await send("offer", offerOf({ want: held.extents }));
+    const { text, lease } = await send("offer", offerOf({ values: held.extents }));
     expect(lease!.warnings).toEqual([
       expect.stringMatching(/^Address 192.168.7.0 of IPPool web was released by another tenant at /),
     ]);
@@ -378,7 +395,7 @@ describe("errors do not name owners, values and pools of others", () => {
   test("a promise that was broken", async () => {
     const { lease } = await send("offer", at("mine"));
     now += 3_601_000;
-    await pool.claim([{ ...at("secret-next"), want: lease!.extents.map(fromWire), tenant: OTHER }]);
+    await pool.claim([{ ...at("secret-next"), values: lease!.extents.map(fromWire), tenant: OTHER }]);
     const { result, what } = await send("offer", { ...at("mine"), inUp: true });
     expect(result).toBe("409 PLAN_STALE");
     expect(what).toMatch(
@@ -475,7 +492,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
     bearer = await service.token("fork", ["preview"], { tenant: ACME });
   });
   const network: Request = {
-    ...{ pool: "space/default", owner: owner("net"), type: "OverlayNetwork", want: [extent("10.1.0.0/16")] },
+    ...{ pool: "space/default", owner: owner("net"), type: "OverlayNetwork", values: [extent("10.1.0.0/16")] },
     names: ["network/n", "host/10.0.0.5/link/br0"],
     childPool: { name: "network/n", kind: "id", extents: [{ first: 1n, last: 9n }], allocation: "lowest" },
   };
@@ -485,7 +502,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
     childPool: { name: "runner/n/node1", kind: "address", extents: [extent("10.1.1.0/24")], allocation: "lowest" },
   };
   const reservation: Request = {
-    ...{ pool: "runner/n/node1", owner: owner("c"), type: "IPReservation", want: [extent("10.1.1.9")] },
+    ...{ pool: "runner/n/node1", owner: owner("c"), type: "IPReservation", values: [extent("10.1.1.9")] },
     names: ["user/n/c"],
   };
   const squat = (request: Request) =>
@@ -494,7 +511,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
 
   test("names and ranges of address spaces go to the first claim, also with a preview before it", async () => {
     for (const request of [network, runner, reservation]) {
-      const other = request === reservation ? { want: [extent("10.1.1.8")] } : {};
+      const other = request === reservation ? { values: [extent("10.1.1.8")] } : {};
       expect((await squat({ ...request, ...other })).result, request.type).toBe("200");
       for (const inUp of [false, true]) {
         const { warnings } = await pool.offer({ ...request, owner: `${request.owner}-own`, run: "run", inUp });
@@ -510,7 +527,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
 
   test("two resources of one run do not get one name", async () => {
     await pool.offer({ ...network, run: "run" });
-    const other = { ...network, owner: owner("other"), want: [extent("10.2.0.0/16")], run: "run" };
+    const other = { ...network, owner: owner("other"), values: [extent("10.2.0.0/16")], run: "run" };
     await expect(pool.offer(other)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     const overlapping = { ...network, owner: owner("other"), names: [], childPool: undefined, run: "run" };
     await expect(pool.offer(overlapping as never)).rejects.toMatchObject({ code: "POOL_OVERLAP" });
@@ -522,7 +539,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
     for (let i = 0; i < 5; i++)
       results.push((await send("offer", offerOf({ owner: owner(`blocker-${i}`) }), i % 2 ? bearer : second)).result);
     expect(results).toEqual([...Array(4).fill("200"), "409 POOL_QUOTA"]);
-    const whole = offerOf({ owner: owner("whole"), want: [extent("192.168.7.0/29")] });
+    const whole = offerOf({ owner: owner("whole"), values: [extent("192.168.7.0/29")] });
     expect((await send("offer", whole, await service.token("pool", ["preview"], { pool: "web" }))).result).toMatch(
       /409/,
     );
@@ -619,7 +636,7 @@ describe("limits of a pool that the operator made for a tenant", () => {
       conflicts: [{ index: 2, error: { code: "POOL_QUOTA" } }],
     });
     expect(await pool.leases("pool/limited")).toEqual([]);
-    const imported = leases.map((lease) => ({ ...lease, want: lease.want! }));
+    const imported = leases.map((lease) => ({ ...lease, values: lease.values! }));
     expect((await pool.importLeases(imported)).added).toHaveLength(3);
   });
 
