@@ -54,7 +54,7 @@ export const MOST_EXTENTS = 100_000;
 const place = { pool: wire.poolName, leaseId: wire.leaseId };
 const onlyIf = wire.condition.exactOptional();
 const dryRun = z.boolean().exactOptional();
-const nothing = z.undefined().optional();
+const nothing = z.void().optional();
 
 export const API = {
   // What the access token permits, and which store it is. The first call gives the store its id.
@@ -80,7 +80,7 @@ export const API = {
     input: z.strictObject({ owner: wire.owner, program: wire.text, pool: wire.poolName }),
     output: nothing,
     scope: "preview",
-    run: (ipam, offer) => ipam.withdraw(offer) as Promise<undefined>,
+    run: (ipam, offer) => ipam.withdraw(offer),
   }),
 
   // The owners get the same values again, under newer lease ids. The run has seen no others.
@@ -122,7 +122,7 @@ export const API = {
     input: z.strictObject({ ...place, onlyIf }),
     output: nothing,
     scope: "deploy",
-    run: (ipam, { pool, leaseId, ...options }) => ipam.close(pool, leaseId, options) as Promise<undefined>,
+    run: (ipam, { pool, leaseId, ...options }) => ipam.close(pool, leaseId, options),
   }),
 
   // After a repeated request, the client takes a lease that has gone for released.
@@ -137,7 +137,7 @@ export const API = {
     input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
     output: nothing,
     scope: "deploy",
-    run: (ipam, { pool, leaseId, ...options }) => ipam.touch(pool, leaseId, options) as Promise<undefined>,
+    run: (ipam, { pool, leaseId, ...options }) => ipam.touch(pool, leaseId, options),
   }),
 
   // Of leases that the store has: the client says which, not what the tokens permit.
