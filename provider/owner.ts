@@ -38,6 +38,10 @@ export function shortName(owner: string): string {
   return `${type.split(":").at(-1)} ${name}`;
 }
 
+/** The URN by which Pulumi knows the resource: owners have other names for its types. */
+export const urnOf = (owner: string): string =>
+  owner.slice(owner.indexOf("/") + 1).replaceAll("overlay:index:", "pulumi-nodejs:dynamic/overlay:");
+
 /** A tenant as a user writes it. */
 export const formatTenant = ({ org, project }: Tenant): string => `${org}/${project}`;
 

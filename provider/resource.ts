@@ -23,6 +23,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   outputs: z.ZodObject;
   /** Inputs and outputs that hold secrets. A secret that is only a part of an input hides the whole input in previews. */
   secrets: string[];
+  /** What is shown of its connections, which are secret as a whole: input → part → output. */
+  shownParts?: Record<string, Partial<Record<ConnectionPart, string>>>;
   /** Paths whose change needs a replacement. */
   replaceOn: string[];
   /** Paths that may be unknown in preview: nothing that preview shows depends on them. */
@@ -98,6 +100,13 @@ export interface HostDefinition<Props> {
   /** Scripts that prove that the resource works. `neighbours`: addresses of others that it must reach, if they are known to exist. */
   probe?(props: Props, underlays: Underlays, neighbours: string[]): Probe | undefined;
 }
+
+/** Parts of a connection that hold no secret. `jumpHost`: with its port, if that is not 22. */
+export type ConnectionPart = "host" | "port" | "user" | "jumpHost";
+
+/** The outputs that show parts of connections. */
+export const shownOutputs = ({ shownParts = {} }: Pick<Definition, "shownParts">): string[] =>
+  Object.values(shownParts).flatMap((parts) => Object.values(parts));
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
 

@@ -1,5 +1,7 @@
+import { AsyncLocalStorage } from "node:async_hooks";
 import { appendFileSync } from "node:fs";
 import { connect } from "node:net";
+import { EngineLog, type LogMessage } from "./engine-log";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
@@ -11,6 +13,7 @@ import { readDeclared } from "./lifecycle/declared";
 import type { Dependencies } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
+import { urnOf } from "./owner";
 import { resourceOf } from "./resources";
 import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
 
@@ -78,26 +81,39 @@ function buildDependencies(settings: Settings): Dependencies {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: createFleet(openHosts(hosts, { notify: printOnce }), reconciler, login),
+    fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
     warn: warnOnce,
+    note: noteOnce,
     token: async (lease) => (await (await thePool()).ipam.signTokens([lease]))[0]!,
     isSignedHere: async (token) => isSignedHere(token, (await thePool()).ipam),
   };
 }
 
-const printed = new Set<string>();
+/** Pulumi starts a provider with the address of its engine. */
+const [engineAddress, engineHost, enginePort] = process.argv[1]?.includes("dynamic-provider")
+  ? (/^([\w.-]+):(\d+)$/.exec(process.argv[2] ?? "") ?? [])
+  : [];
+const engineLog = engineAddress === undefined ? undefined : new EngineLog(engineAddress);
 
-/** Pulumi shows the standard error of the provider during the run. */
-function printOnce(text: string): void {
-  if (printed.has(text)) return;
-  printed.add(text);
-  console.error(escapeControls(text));
+/** The URN of the resource that is called. */
+const called = new AsyncLocalStorage<string>();
+
+const said = new Set<string>();
+
+/** Shown once in a run, at the resource whose call said it first. */
+function sayOnce(message: Omit<LogMessage, "urn">): void {
+  if (said.has(message.text)) return;
+  said.add(message.text);
+  const text = escapeControls(message.text);
+  if (engineLog) engineLog.send({ ...message, text, urn: called.getStore() ?? "" });
+  else console.error(message.severity === "warning" ? `warning: ${text}` : text);
 }
 
-const warnOnce = (text: string): void => printOnce(`warning: ${text}`);
+const warnOnce = (text: string): void => sayOnce({ severity: "warning", text });
+const noteOnce = (text: string): void => sayOnce({ severity: "info", text });
 
 /** OVERLAY_TRACE=FILE: one line of JSON for each call and conversation, for tests and measurements. */
 function trace(event: object): void {
@@ -120,9 +136,7 @@ function exitWithEngine(host: string, port: number): void {
   socket.resume();
 }
 
-/** Pulumi starts a provider with the address of its engine. */
-const [, engineHost, enginePort] = /^([\w.-]+):(\d+)$/.exec(process.argv[2] ?? "") ?? [];
-if (engineHost && process.argv[1]?.includes("dynamic-provider")) exitWithEngine(engineHost, Number(enginePort));
+if (engineHost) exitWithEngine(engineHost, Number(enginePort));
 
 /** The methods of Pulumi's dynamic provider. Each calls the lifecycle of its type. */
 export function provider(type: string) {
@@ -192,13 +206,14 @@ const keepProvider = (given: Values) => (error: unknown) => {
 async function traceCall<T>(type: string, method: string, owner: unknown, act: () => Promise<T>): Promise<T> {
   const started = performance.now();
   try {
-    return await act();
+    return await called.run(urnOf(String(owner)), act);
   } catch (error) {
     // Pulumi also prints the thrown error with its stack: the message once is enough.
     if (isOverlayError(error) && !process.env.OVERLAY_DEBUG)
       Object.assign(error, { toString: () => `${type} ${String(owner).split("::").at(-1)}`, stack: error.code });
     throw error;
   } finally {
+    await engineLog?.flush();
     trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });
   }
 }

@@ -6,6 +6,8 @@ import { type Declaration, type DescribedProgram, describeProgram } from "./decl
 export interface Shape {
   type: string;
   secrets: string[];
+  /** By input that is a connection: what is shown of it, part → output. */
+  shownParts: Record<string, Record<string, string>>;
   /** By input: the types of resources that it may refer to, and the properties that are passed for each. */
   references: Record<string, ReferenceShape[]>;
   /** All inputs and outputs. */
@@ -123,8 +125,33 @@ function resolveReferences(shape: Shape, args: Record<string, unknown>): Record<
       for (const input of Object.keys(all[0]?.filled ?? {})) inputs[input] ??= all.map(({ filled }) => filled[input]);
     }
   }
+  Object.assign(inputs, showParts(shape, inputs));
   for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
   return inputs;
+}
+
+/** Each part is as secret as the program made it: only the connection as a whole always is. */
+function showParts({ shownParts }: Shape, inputs: Record<string, unknown>): Record<string, unknown> {
+  const entries = Object.entries(shownParts).flatMap(([input, parts]) => {
+    const given = inputs[input];
+    if (given === undefined) return [];
+    return Object.entries(parts).map(([part, output]) => [
+      output,
+      Array.isArray(given) ? given.map((each) => partOf(each, part)) : partOf(given, part),
+    ]);
+  });
+  return Object.fromEntries(entries);
+}
+
+function partOf(connection: unknown, part: string): unknown {
+  if (pulumi.Output.isInstance(connection) || connection instanceof Promise)
+    return pulumi.output(connection).apply((known) => partOf(known, part));
+  const parts = connection as Record<string, unknown> | undefined;
+  if (part !== "jumpHost") return parts?.[part];
+  if (parts?.proxy === undefined) return undefined;
+  return pulumi
+    .all([partOf(parts.proxy, "host"), partOf(parts.proxy, "port")])
+    .apply(([host, port]) => (port === undefined || port === 22 ? host : `${host}:${port}`));
 }
 
 /**

@@ -228,6 +228,14 @@ const OverlayNetworkShape: Shape = {
   "secrets": [
     "hubConnection"
   ],
+  "shownParts": {
+    "hubConnection": {
+      "host": "host",
+      "port": "port",
+      "user": "user",
+      "jumpHost": "jumpHost"
+    }
+  },
   "references": {},
   "properties": [
     "networkName",
@@ -256,6 +264,10 @@ const OverlayNetworkShape: Shape = {
     "runnerPrefix",
     "cidr6",
     "hubIp6",
+    "host",
+    "port",
+    "user",
+    "jumpHost",
     "effectiveUnderlayIp",
     "effectiveMtu",
     "leaseId",
@@ -318,6 +330,14 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly cidr6: pulumi.Output<string | undefined>;
   /** The hub's IPv6 overlay address in a dual-stack network. */
   declare readonly hubIp6: pulumi.Output<string | undefined>;
+  /** The hub, as SSH reaches it. */
+  declare readonly host: pulumi.Output<string>;
+  /** Port of its SSH server, if `hubConnection` names one. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** User to log in as, if `hubConnection` names one. */
+  declare readonly user: pulumi.Output<string | undefined>;
+  /** Jump host through which it is reached. */
+  declare readonly jumpHost: pulumi.Output<string | undefined>;
   /** The hub's address on the underlay. */
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU of the tunnels, as far as the hub decides it. */
@@ -368,6 +388,17 @@ const RunnerSubnetShape: Shape = {
     "connection",
     "hubConnection"
   ],
+  "shownParts": {
+    "connection": {
+      "host": "host",
+      "port": "port",
+      "user": "user",
+      "jumpHost": "jumpHost"
+    },
+    "hubConnection": {
+      "host": "hubHost"
+    }
+  },
   "references": {
     "network": [
       {
@@ -426,6 +457,11 @@ const RunnerSubnetShape: Shape = {
     "gateway6",
     "firstIp6",
     "lastIp6",
+    "host",
+    "port",
+    "user",
+    "jumpHost",
+    "hubHost",
     "effectiveUnderlayIp",
     "effectiveMtu",
     "lastSeen",
@@ -497,6 +533,16 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly firstIp6: pulumi.Output<string | undefined>;
   /** Last IPv6 address for workloads. */
   declare readonly lastIp6: pulumi.Output<string | undefined>;
+  /** The runner, as SSH reaches it. */
+  declare readonly host: pulumi.Output<string>;
+  /** Port of its SSH server, if `connection` names one. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** User to log in as, if `connection` names one. */
+  declare readonly user: pulumi.Output<string | undefined>;
+  /** Jump host through which it is reached. */
+  declare readonly jumpHost: pulumi.Output<string | undefined>;
+  /** The hub, as SSH reaches it. */
+  declare readonly hubHost: pulumi.Output<string>;
   /** Its address on the underlay. */
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU for its workloads. */
@@ -554,6 +600,7 @@ export interface IPPoolArgs {
 const IPPoolShape: Shape = {
   "type": "IPPool",
   "secrets": [],
+  "shownParts": {},
   "references": {
     "parent": [
       {
@@ -724,6 +771,7 @@ const IPReservationShape: Shape = {
   "secrets": [
     "token"
   ],
+  "shownParts": {},
   "references": {
     "runner": [
       {
@@ -901,6 +949,17 @@ const StaticIPShape: Shape = {
     "connection",
     "runnerConnections"
   ],
+  "shownParts": {
+    "connection": {
+      "host": "host",
+      "port": "port",
+      "user": "user",
+      "jumpHost": "jumpHost"
+    },
+    "runnerConnections": {
+      "host": "runnerHosts"
+    }
+  },
   "references": {
     "pool": [
       {
@@ -976,6 +1035,11 @@ const StaticIPShape: Shape = {
     "persist",
     "labels",
     "names",
+    "host",
+    "port",
+    "user",
+    "jumpHost",
+    "runnerHosts",
     "sharedWith",
     "leaseId",
     "pendingCleanup",
@@ -1017,6 +1081,16 @@ export class StaticIP extends OverlayResource {
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
   /** A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment. */
   declare readonly names: pulumi.Output<string[] | undefined>;
+  /** The host that carries it, as SSH reaches it. */
+  declare readonly host: pulumi.Output<string>;
+  /** Port of its SSH server, if `connection` names one. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** User to log in as, if `connection` names one. */
+  declare readonly user: pulumi.Output<string | undefined>;
+  /** Jump host through which it is reached. */
+  declare readonly jumpHost: pulumi.Output<string | undefined>;
+  /** The hosts of `runners`, as SSH reaches them. */
+  declare readonly runnerHosts: pulumi.Output<string[]>;
   /** Other owners with forwards on the address. */
   declare readonly sharedWith: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */

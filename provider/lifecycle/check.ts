@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
 import { findSpec } from "../ipam/shorthands";
-import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
+import { type Definition, parseSettings, type Reference, referencesOf, shownOutputs } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";
@@ -30,6 +30,20 @@ export interface Checked {
  * would renumber what is deployed.
  */
 export async function check(
+  def: Definition,
+  deps: Dependencies,
+  caller: Caller,
+  olds: Values | undefined,
+  given: Values,
+): Promise<Checked> {
+  const outputs = shownOutputs(def);
+  const shown = Object.fromEntries(Object.entries(given).filter(([key]) => outputs.includes(key)));
+  const news = Object.fromEntries(Object.entries(given).filter(([key]) => !outputs.includes(key)));
+  const { inputs, failures } = await checkInputs(def, deps, caller, olds, news);
+  return { inputs: { ...inputs, ...shown }, failures };
+}
+
+async function checkInputs(
   def: Definition,
   deps: Dependencies,
   caller: Caller,

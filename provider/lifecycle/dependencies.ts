@@ -14,6 +14,8 @@ export interface Dependencies {
   /** Tenant of resources without one. */
   tenant?: Tenant | undefined;
   warn(text: string): void;
+  /** Says what is no reason to worry. */
+  note(text: string): void;
   /** Makes a token that permits the use of the lease's address. */
   token(lease: Lease): Promise<string>;
   /** false: the key that signed it is lost, as after a recovery without the old key ring. */

@@ -4,7 +4,7 @@ import { toTimeText } from "../format-time";
 import type { RunPlan } from "../ipam/run-plan";
 import { type Extent, isCommitted, isWithinQuota, type Lease } from "../ipam/types";
 import { shortName } from "../owner";
-import { type Definition, type TargetHost, targetsOf } from "../resource";
+import { type Definition, shownOutputs, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
@@ -29,6 +29,7 @@ import {
   configuredTargetsBefore,
   findCleanHosts,
   formatTarget,
+  hasNewCredentials,
   hasNoHostEffect,
   readCleanHosts,
   removedTargets,
@@ -100,6 +101,8 @@ export class Lifecycle {
     const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
     const drift = linesOf(olds.drift);
     this.#showDrift(olds, drift);
+    if (hasNewCredentials(this.def, olds, news))
+      this.deps.note(`${shortName(String(olds.owner))}: credentials change, no host is touched.`);
     const hasUnknown = unknownPaths(news).length > 0;
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
@@ -179,7 +182,8 @@ export class Lifecycle {
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
-    const outputs = Object.fromEntries(Object.keys(def.outputs.shape).map((key) => [key, olds[key]]));
+    const kept = Object.keys(def.outputs.shape).filter((key) => !shownOutputs(def).includes(key));
+    const outputs = Object.fromEntries(kept.map((key) => [key, olds[key]]));
     outputs.underlays = underlaysInState(olds);
     const props = { ...outputs, ...news, leaseId: owned.leaseId, uid: owned.uid, ...owned.stamp };
     const wasDeleting = lease.deletingSince !== undefined;

@@ -1,9 +1,9 @@
 import { hostId } from "../host/connection";
 import type { Lease } from "../ipam/types";
-import { type Definition, type TargetHost, targetsOf } from "../resource";
+import { type Definition, shownOutputs, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";
-import { changedInputs, isEqual, isPathWithin, type Values } from "./values";
+import { changedInputs, isEqual, isPathWithin, unknownPaths, type Values } from "./values";
 
 /** Which hosts of a resource may have items of it, and which hosts it no longer has. */
 
@@ -69,7 +69,7 @@ function parseTarget(text: string, targets: TargetHost[]): TargetHost {
 export function hasNoHostEffect(def: Definition, olds: Values, news: Values): boolean {
   const changed = changedInputs(def, olds, news);
   const hasDrift = !Array.isArray(olds.drift) || olds.drift.length > 0;
-  const unaffectedBy = [...(def.host?.unaffectedBy ?? []), "owner"];
+  const unaffectedBy = [...(def.host?.unaffectedBy ?? []), ...shownOutputs(def), "owner"];
   return (
     changed.length > 0 &&
     !hasDrift &&
@@ -77,3 +77,9 @@ export function hasNoHostEffect(def: Definition, olds: Values, news: Values): bo
     changed.every((path) => isPathWithin(path, unaffectedBy))
   );
 }
+
+/** Whether only the credentials for its hosts change. */
+export const hasNewCredentials = (def: Definition, olds: Values, news: Values): boolean =>
+  unknownPaths(news).length === 0 &&
+  hasNoHostEffect(def, olds, news) &&
+  changedInputs(def, olds, news).every((path) => isPathWithin(path, [...def.secrets, ...shownOutputs(def)]));

@@ -1,4 +1,4 @@
-import type { Definition } from "../resource";
+import { type Definition, shownOutputs } from "../resource";
 
 /** Property values as Pulumi passes them, and the changes between the properties in the state and new inputs. */
 
@@ -76,8 +76,8 @@ export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
 }
 
 /** Properties without outputs. */
-export function pickInputs({ inputs, computed }: Definition, props: Values): Values {
-  const keys = [...Object.keys(inputs.shape), ...Object.keys(computed.shape), "owner"];
+export function pickInputs(def: Definition, props: Values): Values {
+  const keys = [...Object.keys(def.inputs.shape), ...Object.keys(def.computed.shape), ...shownOutputs(def), "owner"];
   return Object.fromEntries(keys.filter((key) => props[key] !== undefined).map((key) => [key, props[key]]));
 }
 

@@ -67,11 +67,16 @@ export const overlayNetwork = defineResource({
   computed,
   crossFieldErrors,
   outputs: z.object({
+    host: z.string().describe("The hub, as SSH reaches it."),
+    port: z.number().optional().describe("Port of its SSH server, if `hubConnection` names one."),
+    user: z.string().optional().describe("User to log in as, if `hubConnection` names one."),
+    jumpHost: z.string().optional().describe("Jump host through which it is reached."),
     effectiveUnderlayIp: z.string().describe("The hub's address on the underlay."),
     effectiveMtu: z.number().describe("MTU of the tunnels, as far as the hub decides it."),
   }),
   nameInput: "networkName",
   secrets: ["hubConnection"],
+  shownParts: { hubConnection: { host: "host", port: "port", user: "user", jumpHost: "jumpHost" } },
   replaceOn: ["networkName", "subnets", "devicePrefix", "bridgeName", "hubInterface"],
   mayBeUnknown: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
 

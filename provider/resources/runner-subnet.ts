@@ -135,12 +135,21 @@ export const runnerSubnet = defineResource({
   computed,
   crossFieldErrors,
   outputs: z.object({
+    host: z.string().describe("The runner, as SSH reaches it."),
+    port: z.number().optional().describe("Port of its SSH server, if `connection` names one."),
+    user: z.string().optional().describe("User to log in as, if `connection` names one."),
+    jumpHost: z.string().optional().describe("Jump host through which it is reached."),
+    hubHost: z.string().describe("The hub, as SSH reaches it."),
     effectiveUnderlayIp: z.string().describe("Its address on the underlay."),
     effectiveMtu: z.number().describe("MTU for its workloads."),
     lastSeen: z.string().describe("When it was last configured, RFC 3339."),
   }),
   nameInput: "runnerName",
   secrets: ["connection", "hubConnection"],
+  shownParts: {
+    connection: { host: "host", port: "port", user: "user", jumpHost: "jumpHost" },
+    hubConnection: { host: "hubHost" },
+  },
   references: {
     network: {
       to: "OverlayNetwork",

@@ -128,10 +128,19 @@ export const staticIp = defineResource({
   computed,
   crossFieldErrors,
   outputs: z.object({
+    host: z.string().describe("The host that carries it, as SSH reaches it."),
+    port: z.number().optional().describe("Port of its SSH server, if `connection` names one."),
+    user: z.string().optional().describe("User to log in as, if `connection` names one."),
+    jumpHost: z.string().optional().describe("Jump host through which it is reached."),
+    runnerHosts: z.array(z.string()).describe("The hosts of `runners`, as SSH reaches them."),
     sharedWith: z.array(z.string()).describe("Other owners with forwards on the address."),
   }),
   nameInput: "staticIpName",
   secrets: ["connection", "runnerConnections"],
+  shownParts: {
+    connection: { host: "host", port: "port", user: "user", jumpHost: "jumpHost" },
+    runnerConnections: { host: "runnerHosts" },
+  },
   references: {
     pool: poolReference,
     attach: [

@@ -118,6 +118,7 @@ const isOptional = (def: Definition, key: string): boolean =>
 const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
   secrets: def.secrets,
+  shownParts: def.shownParts ?? {},
   references: Object.fromEntries(
     referencesOf(def).map(([key, references]) => [
       key,

@@ -1,6 +1,6 @@
 import * as pulumi from "@pulumi/pulumi";
 import { afterEach, beforeAll, expect, test } from "vitest";
-import { IPReservation } from "../../sdk";
+import { IPReservation, RunnerSubnet } from "../../sdk";
 
 beforeAll(() =>
   pulumi.runtime.setMocks(
@@ -54,4 +54,15 @@ test("two resources in one component do not wait for each other", async () => {
       (name) => `organization/urn:pulumi:stack::project::test:index:Pair$overlay:index:IPReservation::${name}`,
     ),
   );
+});
+
+test("what is shown of a connection is as secret as the program made it", async () => {
+  const proxy = { host: "jump", port: 2222, password: "no" };
+  const connection = { host: pulumi.secret("10.0.0.1"), user: "ops", proxy, privateKey: pulumi.secret("key") };
+  const hubConnection = pulumi.secret({ host: "10.0.0.2" });
+  const runner = new RunnerSubnet("r1", { network: "training", connection, hubConnection });
+  const shown: pulumi.Output<unknown>[] = [runner.host, runner.user, runner.port, runner.jumpHost, runner.hubHost];
+  expect(await Promise.all(shown.map((output) => pulumi.isSecret(output)))).toEqual([true, false, false, false, true]);
+  const values = new Promise((resolve) => pulumi.all(shown).apply(resolve));
+  expect(await values).toEqual(["10.0.0.1", "ops", undefined, "jump:2222", "10.0.0.2"]);
 });

@@ -14,6 +14,7 @@ export const fakeDependencies = (fleet: Fleet, pool: RunPlan): Dependencies => (
   fleet,
   unreachableOnDelete: "fail",
   warn: () => {},
+  note: () => {},
   tenantDefaults: readSettings(() => undefined).tenantDefaults,
   token: async (lease) => (await pool.ipam.signTokens([lease]))[0]!,
   isSignedHere: (token) => isSignedHere(token, pool.ipam),

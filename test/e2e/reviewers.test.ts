@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { type Stack, Workspace } from "./stack";
+
+/** What reviewers of a change read in `pulumi preview`, and operators in `pulumi up`. Tests build on each other. */
+let lab: Lab;
+let workspace: Workspace;
+let stack: Stack;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 4 });
+  workspace = new Workspace(lab);
+  stack = await workspace.stack("dev");
+});
+
+afterAll(async () => {
+  await lab?.down();
+  workspace?.remove();
+});
+
+/** `hosts`: runner → its host. */
+function program(hosts: Record<string, string>, { network = "", login = "", more = "" } = {}): void {
+  const runners = Object.entries(hosts).map(
+    ([name, host]) =>
+      `const ${name} = new overlay.RunnerSubnet("${name}", { network, connection: at("${host}", { ${login} }) });`,
+  );
+  stack.program(`
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub", { ${login} }), ${network} });
+    ${runners.join("\n    ")}
+    ${more}
+  `);
+}
+
+const HOSTS = { r1: "r1", r2: "r2", r3: "r3" };
+
+const preview = (...args: string[]): Promise<string> =>
+  stack.must("preview", "--stack", "dev", "--color", "never", ...args);
+
+test("a move to another host shows both hosts, and a new key says that it concerns no host", async () => {
+  program(HOSTS);
+  await stack.mustUp();
+
+  program({ ...HOSTS, r2: "r4" });
+  const [from, to] = [lab.host("r2").address, lab.host("r4").address];
+  expect(await preview("--diff")).toMatch(new RegExp(`~ host +: "${from}" => "${to}"`));
+  program(HOSTS, { login: "privateKey: privateKey.apply((key) => key + '\\n')" });
+  const text = await preview();
+  for (const name of ["OverlayNetwork training", "RunnerSubnet r1", "RunnerSubnet r2"])
+    expect(text).toContain(`${name}: credentials change, no host is touched.`);
+  expect(text).not.toMatch(/~host/);
+});
