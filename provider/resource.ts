@@ -44,6 +44,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   nameInput?: string;
   /** Inputs of which exactly one must be given; the types of the SDK say so, too. */
   exactlyOneOf?: string[];
+  /** The pool serves resources with the same `by` in the order of the program, except those that request a value with `unless`. */
+  inOrder?: { by: string; unless: string };
   /** Inputs that refer to another resource. Several, if it may be of one type or another. */
   references?: Record<string, Reference | Reference[]>;
   /** A replacement is created before the old resource is deleted, if the pool has room for both. Default: deleted first. */

@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { appendFileSync } from "node:fs";
 import { connect } from "node:net";
+import { z } from "zod";
 import { EngineLog, type LogMessage } from "./engine-log";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
@@ -10,7 +11,7 @@ import { openIpam, refuseUnknownUrl } from "./ipam";
 import { RunPlan } from "./ipam/run-plan";
 import { isSignedHere } from "./ipam/token";
 import { readDeclared } from "./lifecycle/declared";
-import type { Dependencies } from "./lifecycle/dependencies";
+import type { Dependencies, EarlierOwner } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import { urnOf } from "./owner";
@@ -65,6 +66,14 @@ const scopedOwner = (owner: string): string => {
     "Set overlay:scope (or OVERLAY_SCOPE) to a unique name, the same for all deployments of this stack.",
   );
 };
+
+const earlierOwners = z.array(z.object({ owner: z.string(), formerOwner: z.string().optional() }));
+
+const readEarlier = (passed: unknown): EarlierOwner[] =>
+  (earlierOwners.safeParse(passed).data ?? []).map(({ owner, formerOwner }) => ({
+    owner: scopedOwner(owner),
+    ...(formerOwner !== undefined && { formerOwner: scopedOwner(formerOwner) }),
+  }));
 
 const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
@@ -146,13 +155,14 @@ export function provider(type: string) {
     configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
-        const { owner, dryRun, secretInputs, declared, program, ...inputs } = withoutProvider(news);
+        const { owner, dryRun, secretInputs, declared, program, earlier, ...inputs } = withoutProvider(news);
         return l.check(
           {
             owner: scopedOwner(String(owner)),
             dryRun: dryRun === true,
             ...(typeof declared === "string" && readDeclared(declared)),
             ...(typeof program === "string" && { program }),
+            earlier: readEarlier(earlier),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },
           isNew(olds) ? undefined : olds,

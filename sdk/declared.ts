@@ -9,6 +9,17 @@ export interface Declaration {
   args: Record<string, unknown>;
 }
 
+/** A resource that the pool serves in the order of the program. */
+export interface OrderedDeclaration {
+  owner: Promise<string>;
+  /** The owner before the resource was renamed. */
+  formerOwner?: Promise<string> | undefined;
+  /** The resource, or the name, that it is declared for. */
+  of: unknown;
+  /** The owner of a child is known when its parent is registered, and no other parent is waited for. */
+  parent: unknown;
+}
+
 export interface DescribedProgram {
   /** Differs between programs, such as those of two branches, that declare other resources or request other values. */
   program: string;
@@ -31,6 +42,18 @@ export function describeProgram(declarations: Declaration[]): DescribedProgram {
     declared: textOf(entries.filter(({ hash }) => requesting.has(hash))) || undefined,
   };
 }
+
+/** The owners that are declared before this one, for the same resource and under the same parent. */
+export const ownersBefore = (all: OrderedDeclaration[], last: OrderedDeclaration): Promise<object[]> =>
+  Promise.all(
+    all
+      .slice(0, all.indexOf(last))
+      .filter(({ of, parent }) => of === last.of && parent === last.parent)
+      .map(async ({ owner, formerOwner }) => ({
+        owner: await owner,
+        ...(formerOwner && { formerOwner: await formerOwner }),
+      })),
+  );
 
 const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
 

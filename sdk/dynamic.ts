@@ -1,6 +1,12 @@
 import * as pulumi from "@pulumi/pulumi";
 import { refuseUnknownSettings } from "./check-settings";
-import { type Declaration, type DescribedProgram, describeProgram } from "./declared";
+import {
+  type Declaration,
+  type DescribedProgram,
+  describeProgram,
+  type OrderedDeclaration,
+  ownersBefore,
+} from "./declared";
 
 /** The properties of a resource class; written by the generator. */
 export interface Shape {
@@ -8,6 +14,8 @@ export interface Shape {
   secrets: string[];
   /** By input that is a connection: what is shown of it, part → output. */
   shownParts: Record<string, Record<string, string>>;
+  /** The pool serves the resources that are declared for the same `by` in their order, except those that request a value with `unless`. */
+  inOrder?: { by: string; unless: string };
   /** By input: the types of resources that it may refer to, and the properties that are passed for each. */
   references: Record<string, ReferenceShape[]>;
   /** All inputs and outputs. */
@@ -51,6 +59,7 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       ...inputs,
       secretInputs: findSecretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
+      earlier: declareInOrder(shape, names, args as Record<string, unknown>, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
       declared: described.then(({ declared }) => declared),
       program: described.then(({ program }) => program),
@@ -83,12 +92,39 @@ interface FirstTurn {
   described: Promise<DescribedProgram>;
 }
 
+/** By run, and by type. */
+const orders = new WeakMap<object, Map<string, OrderedDeclaration[]>>();
+
+/** Pulumi checks resources in any order. The owners that are declared earlier get their values first. */
+function declareInOrder(
+  { type, inOrder }: Shape,
+  [name, ...formerNames]: string[],
+  args: Record<string, unknown>,
+  parent: pulumi.Resource | undefined,
+): Promise<object[]> | undefined {
+  if (!inOrder || args[inOrder.unless] !== undefined) return undefined;
+  const run = currentRun();
+  const order = orders.get(run) ?? new Map<string, OrderedDeclaration[]>();
+  orders.set(run, order);
+  const [formerName] = formerNames;
+  const declaration = {
+    owner: ownerOf(type, name!, parent),
+    formerOwner: formerName === undefined ? undefined : ownerOf(type, formerName, parent),
+    of: args[inOrder.by],
+    parent,
+  };
+  const all = [...(order.get(type) ?? []), declaration];
+  order.set(type, all);
+  return ownersBefore(all, declaration);
+}
+
 /** By run. A process has several with the Automation API. */
 const firstTurns = new WeakMap<object, FirstTurn>();
 const OUTSIDE_OF_PULUMI = {};
+const currentRun = (): object => pulumi.runtime.getMonitor() ?? OUTSIDE_OF_PULUMI;
 
 function declare(declaration: Declaration): Promise<DescribedProgram> {
-  const run = pulumi.runtime.getMonitor() ?? OUTSIDE_OF_PULUMI;
+  const run = currentRun();
   const known = firstTurns.get(run);
   if (known) {
     known.declarations.push(declaration); // Without effect after the first turn.

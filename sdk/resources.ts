@@ -366,7 +366,7 @@ export interface RunnerSubnetArgs {
   hubConnection?: pulumi.Input<ConnectionArgs> | undefined;
   /** The runner's address on the underlay. Default: the one that it uses towards the hub. */
   underlayIp?: pulumi.Input<string> | undefined;
-  /** The id to get. Default: the lowest free one. */
+  /** The id to get. Default: the one that it had before, else the lowest free one, in the order of the program. */
   runnerId?: pulumi.Input<number> | undefined;
   /** Name of the tunnel device on the runner. Default: the same as on the hub. */
   runnerDevice?: pulumi.Input<string> | undefined;
@@ -398,6 +398,10 @@ const RunnerSubnetShape: Shape = {
     "hubConnection": {
       "host": "hubHost"
     }
+  },
+  "inOrder": {
+    "by": "network",
+    "unless": "runnerId"
   },
   "references": {
     "network": [

@@ -67,6 +67,9 @@ export class RunPlan {
   readonly #offering = new Set<Promise<Lease>>();
   /** Owners that this run has checked. */
   readonly #checked = new Set<string>();
+  /** Owners for which this run has made an offer ahead of their check. */
+  readonly #ahead = new Set<string>();
+  readonly #holders = new Map<string, Promise<Set<string>>>();
   /** Uids of leases whose resources this run has begun to delete. */
   readonly #deleting = new Set<string>();
   /** Ids of leases that this run has claimed. */
@@ -98,6 +101,31 @@ export class RunPlan {
     const offered = this.#offerWithPool(request, inUp, movesAway).then((lease) => this.#accept(request, lease));
     this.#offering.add(offered);
     return offered.finally(() => this.#offering.delete(offered));
+  }
+
+  /**
+   * Pulumi checks resources in any order, and the pool serves those that the program declares earlier first: their offers are made ahead, unless
+   * they hold a lease. Their own checks complete these offers, or say why there are none.
+   */
+  async offerAhead(request: Request, inUp: boolean): Promise<void> {
+    const key = planKey(request);
+    if (this.#checked.has(key) || this.#ahead.has(key)) return;
+    this.#ahead.add(key);
+    if ((await this.#holdersIn(request.pool)).has(request.owner)) return;
+    const spec = this.#specs.get(request.pool);
+    const full = { ...request, ...this.#inRun(request), inUp, ...(spec && { spec }) };
+    await this.#offerKnowing(full, () => undefined).catch((error: unknown) => {
+      if (!isOverlayError(error)) throw error;
+    });
+  }
+
+  /** The owners that held a lease in the pool when the run began. */
+  #holdersIn(pool: string): Promise<Set<string>> {
+    const found =
+      this.#holders.get(pool) ??
+      this.ipam.leases(pool).then((all) => new Set(all.filter(isCommitted).map(({ owner }) => owner)));
+    this.#holders.set(pool, found);
+    return found;
   }
 
   /** The child pool follows from the values: the offer is made first, and then completed with it. */

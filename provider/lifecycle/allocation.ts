@@ -140,6 +140,8 @@ async function offerLease(
     await pool.withdrawOffer(full);
     return undefined;
   }
+  const general = { pool: request.pool, type: def.type, ...(program && { program }), ...(declared && { declared }) };
+  for (const each of caller.earlier ?? []) await pool.offerAhead({ ...general, ...each }, !dryRun);
   return pool.offer(full, { inUp: !dryRun, ...(movesAway && { movesAway }) });
 }
 

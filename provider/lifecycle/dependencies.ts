@@ -22,6 +22,11 @@ export interface Dependencies {
   isSignedHere(token: string): Promise<boolean>;
 }
 
+export interface EarlierOwner {
+  owner: string;
+  formerOwner?: string;
+}
+
 /** The resource that is checked, and what the run knows about it. */
 export interface Caller {
   /** Scope and URN of the resource. */
@@ -29,6 +34,8 @@ export interface Caller {
   /** The owner before this run renamed the resource. */
   formerOwner?: string | undefined;
   dryRun: boolean;
+  /** Resources of its type that the program declares before it, and to which the pool gives values first. */
+  earlier?: EarlierOwner[] | undefined;
   /** Inputs that the program marked as secret, wholly or in part, besides those in `secrets`. */
   secretInputs?: string[] | undefined;
   /** This run has checked it with its old state before. Pulumi checks a replacement a second time, without the old state. */

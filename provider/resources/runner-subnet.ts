@@ -60,7 +60,14 @@ const inputs = z.strictObject({
   underlayIp: ipAddress
     .optional()
     .describe("The runner's address on the underlay. Default: the one that it uses towards the hub."),
-  runnerId: z.number().int().min(1).optional().describe("The id to get. Default: the lowest free one."),
+  runnerId: z
+    .number()
+    .int()
+    .min(1)
+    .optional()
+    .describe(
+      "The id to get. Default: the one that it had before, else the lowest free one, in the order of the program.",
+    ),
   runnerDevice: deviceName
     .optional()
     .describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
@@ -150,6 +157,7 @@ export const runnerSubnet = defineResource({
     connection: { host: "host", port: "port", user: "user", jumpHost: "jumpHost" },
     hubConnection: { host: "hubHost" },
   },
+  inOrder: { by: "network", unless: "runnerId" },
   references: {
     network: {
       to: "OverlayNetwork",

@@ -119,6 +119,7 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
   secrets: def.secrets,
   shownParts: def.shownParts ?? {},
+  ...(def.inOrder && { inOrder: def.inOrder }),
   references: Object.fromEntries(
     referencesOf(def).map(([key, references]) => [
       key,

@@ -36,10 +36,22 @@ const HOSTS = { r1: "r1", r2: "r2", r3: "r3" };
 const preview = (...args: string[]): Promise<string> =>
   stack.must("preview", "--stack", "dev", "--color", "never", ...args);
 
-test("a move to another host shows both hosts, and a new key says that it concerns no host", async () => {
+const runnerIds = async (): Promise<unknown[]> => {
+  const state = await stack.state();
+  return ["r1", "r2", "r3"].map((name) => state[name]!.outputs.runnerId);
+};
+
+test("runner ids follow the order of the program, also after a destroy", async () => {
   program(HOSTS);
   await stack.mustUp();
+  expect(await runnerIds()).toEqual([1, 2, 3]);
+  await stack.destroy();
+  program({ r3: "r3", r2: "r2", r1: "r1" });
+  await stack.mustUp();
+  expect(await runnerIds()).toEqual([1, 2, 3]);
+});
 
+test("a move to another host shows both hosts, and a new key says that it concerns no host", async () => {
   program({ ...HOSTS, r2: "r4" });
   const [from, to] = [lab.host("r2").address, lab.host("r4").address];
   expect(await preview("--diff")).toMatch(new RegExp(`~ host +: "${from}" => "${to}"`));

@@ -2,7 +2,7 @@ import { stat } from "node:fs/promises";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import * as pulumi from "@pulumi/pulumi";
 import { beforeEach, expect, test } from "vitest";
-import { IPReservation } from "../../sdk";
+import { IPReservation, RunnerSubnet } from "../../sdk";
 
 /** How the SDK describes the program to the provider: the same for all resources of a run. */
 
@@ -128,4 +128,28 @@ test.each([
   pulumi.runtime.setAllConfig({ "overlay:store": "sqlite:x", "project:stoer": "of the program" });
   expect(() => address("a")).not.toThrow();
   pulumi.runtime.setAllConfig({});
+});
+
+test("a runner names those that are declared before it for its network, under its parent, without an id", async () => {
+  const earlier: Record<string, unknown> = {};
+  const newResource = ({ name, inputs }: pulumi.runtime.MockResourceArgs) => {
+    earlier[name] = inputs.earlier;
+    return { id: name, state: {} };
+  };
+  pulumi.runtime.setMocks({ newResource, call: () => ({}) }, "project", "stack", false, "organization");
+  const runner = (name: string, args: object = {}, opts: pulumi.CustomResourceOptions = {}) => {
+    const connection = { host: name };
+    return new RunnerSubnet(name, { network: "training", connection, hubConnection: connection, ...args }, opts);
+  };
+  runner("r1");
+  runner("other", { network: "other" });
+  runner("r2", { runnerId: 7 });
+  runner("inner", {}, { parent: new pulumi.ComponentResource("test:index:Node", "node") });
+  runner("r3", {}, { aliases: [{ name: "old" }] });
+  runner("r4");
+  await sleep(20);
+  const owner = (name: string) => `organization/urn:pulumi:stack::project::overlay:index:RunnerSubnet::${name}`;
+  expect(earlier).toMatchObject({ r1: [], other: [], inner: [], r3: [{ owner: owner("r1") }] });
+  expect(earlier.r4).toEqual([{ owner: owner("r1") }, { owner: owner("r3"), formerOwner: owner("old") }]);
+  expect(earlier.r2).toBeUndefined();
 });

@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import type { OverlayError } from "../../errors";
-import { isSameStack } from "../../owner";
+import { isSameStack, isStackOwner } from "../../owner";
 import { SPACES } from "../../pool-names";
 import {
   exhaustedError,
@@ -219,7 +219,10 @@ function chooseShared({ state, pool, request }: Ask): Choice | undefined {
 
 // What the owner had
 
-/** What the owner holds under its former name; what it held last; what other programs of its stack were offered. */
+/**
+ * What the owner holds under its former name; what it held last, which is remembered for resources of stacks and else while it rests; what other
+ * programs of its stack were offered.
+ */
 function chooseHeldBefore(ask: Ask): Choice | undefined {
   const { state, pool, request } = ask;
   const { owner, formerOwner, declared = [], onPortConflict, ports = [] } = request;
@@ -227,7 +230,8 @@ function chooseHeldBefore(ask: Ask): Choice | undefined {
     .flatMap((each) => state.leasesOf(request.pool, each))
     .filter((lease) => isOwnHolder(state, request, lease));
   const former = leases.filter((lease) => lease.owner === formerOwner && isLive(lease, state.now));
-  const ended = leases.filter(({ endedAt, freeAt = 0 }) => endedAt !== undefined && freeAt > state.now);
+  const isRemembered = ({ owner, freeAt = 0 }: LeaseRow) => isStackOwner(owner) || freeAt > state.now;
+  const ended = leases.filter((lease) => lease.endedAt !== undefined && isRemembered(lease));
   const offered = state.offersOf(owner).filter((offer) => !offer.byValue && offer.expiresAt >= state.now);
   const candidates = [
     ...former,

@@ -447,3 +447,39 @@ test("a block of another size in a pool that was made anew is another request", 
   stage.newRun();
   expect((await stage.check("IPPool", "child", { parent: "parent", prefixLength: 30 })).failures).toEqual([]);
 });
+
+describe("runner ids", () => {
+  const preview = async (...names: string[]) => {
+    const ids: Record<string, unknown> = {};
+    for (const name of names) {
+      const connections = { connection: { host: `host-${name}` }, hubConnection: { host: "192.0.2.1" } };
+      ids[name] = (await stage.preview("RunnerSubnet", name, { network: "training", ...connections })).runnerId;
+    }
+    return ids;
+  };
+
+  test.each([[["r1", "r2", "r3"]], [["r2", "r3", "r1"]], [["r3", "r1", "r2"]], [["r3", "r2", "r1"]]])(
+    "follow the order of the program, if Pulumi checks %j",
+    async (checked) => {
+      await stage.network();
+      stage.order = ["r1", "r2", "r3"];
+      expect(await preview(...checked)).toEqual({ r1: 1, r2: 2, r3: 3 });
+      stage.newRun();
+      stage.program = "a branch";
+      stage.order = ["r0", "r1", "r2", "r3", "r4"];
+      expect(await preview("r4", ...checked, "r0")).toEqual({ r0: 4, r1: 1, r2: 2, r3: 3, r4: 5 });
+    },
+  );
+
+  test("are those of former runners of the same names, also after their quarantine", async () => {
+    const network = await stage.network();
+    const runners = [await stage.runner("r2", "192.0.2.12"), await stage.runner("r1", "192.0.2.11")];
+    for (const runner of runners) await stage.of("RunnerSubnet").delete(runner);
+    await stage.of("OverlayNetwork").delete(network);
+    stage.pass(3600);
+    stage.newRun();
+    await stage.network();
+    stage.order = ["r1", "r2", "r3"];
+    expect(await preview("r3", "r1", "r2")).toEqual({ r1: 2, r2: 1, r3: 3 });
+  });
+});

@@ -29,6 +29,8 @@ export class Stage {
   now = Date.UTC(2030, 0, 1);
   /** See `Request`. */
   program: string | undefined = "main";
+  /** Runners in the order of the program. */
+  order: string[] = [];
   /** What the SDK passes about the program. */
   described: DescribedProgram | undefined;
   deps!: Dependencies;
@@ -75,7 +77,9 @@ export class Stage {
   async check(type: string, name: string, news: Values, olds?: Values, dryRun = false) {
     const { program = this.program, declared } = this.described ?? {};
     const requested = declared === undefined ? {} : readDeclared(declared);
-    const caller = { owner: ownerOf(type, name), dryRun, program, ...requested };
+    const before = this.order.slice(0, Math.max(0, this.order.indexOf(name)));
+    const earlier = before.map((each) => ({ owner: ownerOf(type, each) }));
+    const caller = { owner: ownerOf(type, name), dryRun, program, earlier, ...requested };
     return this.of(type).check(caller, olds, news);
   }
 
