@@ -119,6 +119,8 @@ export interface AllocationContext {
   olds?: Record<string, unknown> | undefined;
   /** This run is a preview. */
   dryRun?: boolean;
+  /** Whether the program has this owner; absent: not known. */
+  declares?: ((owner: string) => boolean) | undefined;
   /** See `Request`. */
   program?: string | undefined;
   tenantDefaults: TenantDefaults;
@@ -150,6 +152,8 @@ export interface LeaseContext {
 export interface InputError {
   property: string;
   reason: string;
+  /** The reason without values, for an input that is secret. */
+  plainReason?: string;
 }
 
 /** An input that refers to another resource, by reference or by name. */

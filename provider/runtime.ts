@@ -10,7 +10,7 @@ import { openHosts } from "./host/ssh/hosts";
 import { openIpam, refuseUnknownUrl } from "./ipam";
 import { RunPlan } from "./ipam/run-plan";
 import { isSignedHere } from "./ipam/token";
-import { readDeclared } from "./lifecycle/declared";
+import { readDeclared, readResources } from "./lifecycle/declared";
 import type { Dependencies, EarlierOwner } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
@@ -155,13 +155,14 @@ export function provider(type: string) {
     configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
-        const { owner, dryRun, secretInputs, declared, program, earlier, ...inputs } = withoutProvider(news);
+        const { owner, dryRun, secretInputs, declared, program, resources, earlier, ...inputs } = withoutProvider(news);
         return l.check(
           {
             owner: scopedOwner(String(owner)),
             dryRun: dryRun === true,
             ...(typeof declared === "string" && readDeclared(declared)),
             ...(typeof program === "string" && { program }),
+            ...(typeof resources === "string" && { declares: readResources(resources) }),
             earlier: readEarlier(earlier),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },

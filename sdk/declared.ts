@@ -28,6 +28,8 @@ export interface DescribedProgram {
    * same hash, and requests none, `HASH`. undefined: no resource requests a value.
    */
   declared: string | undefined;
+  /** The hash of each resource. */
+  resources: string;
 }
 
 /** The same in any order of the resources. */
@@ -39,6 +41,7 @@ export function describeProgram(declarations: Declaration[]): DescribedProgram {
   const requesting = new Set(entries.filter(({ values }) => values !== "").map(({ hash }) => hash));
   return {
     program: shortHash(textOf(entries)),
+    resources: [...new Set(entries.map(({ hash }) => hash))].join(" "),
     declared: textOf(entries.filter(({ hash }) => requesting.has(hash))) || undefined,
   };
 }

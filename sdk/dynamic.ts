@@ -63,6 +63,7 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       dryRun: pulumi.runtime.isDryRun(),
       declared: described.then(({ declared }) => declared),
       program: described.then(({ program }) => program),
+      resources: described.then(({ resources }) => resources),
       __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };

@@ -376,6 +376,8 @@ export interface RunnerSubnetArgs {
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Docker on this runner. Default: the network's. */
   docker?: pulumi.Input<DockerOverrideArgs> | undefined;
+  /** New reservations on any runner of the network go to other runners. Those that it has stay. Default `false`. */
+  cordon?: pulumi.Input<boolean> | undefined;
   /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
@@ -441,6 +443,7 @@ const RunnerSubnetShape: Shape = {
     "mtu",
     "masquerade",
     "docker",
+    "cordon",
     "adopt",
     "labels",
     "networkName",
@@ -497,6 +500,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
   /** Docker on this runner. Default: the network's. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
+  /** New reservations on any runner of the network go to other runners. Those that it has stay. */
+  declare readonly cordon: pulumi.Output<boolean>;
   /** Adopt existing devices that match the desired state but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */

@@ -64,10 +64,13 @@ export function takenError(spec: PoolSpec, extent: Extent, holder: Lease, owner:
   );
 }
 
-const offeredFix = ({ kind }: PoolSpec, holder: Lease, owner: string): string =>
-  kind !== "space" && isSameStack(holder.owner, owner)
-    ? "Request another value. If the pool has chosen it for that resource, request it as a literal before the program's first `await`: then the pool chooses another one."
-    : `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`;
+function offeredFix({ kind }: PoolSpec, holder: Lease, owner: string): string {
+  if (!isSameStack(holder.owner, owner))
+    return `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`;
+  return kind === "space"
+    ? "Give one of the two another range."
+    : "Request another value. If the pool has chosen it for that resource, request it as a literal before the program's first `await`: then the pool chooses another one.";
+}
 
 const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
 
@@ -238,12 +241,22 @@ const FORGOTTEN = " What is kept for a forgotten host is released by `overlayctl
 const LEFT_BEHIND =
   " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";
 
-export const nameTakenError = (name: string, holder: Lease): OverlayError =>
-  new OverlayError(
-    NAMES[name.split("/")[0]!] ?? "INPUT_INVALID",
+/** `pool`: of the request for the name. */
+export function nameTakenError(name: string, holder: Lease, pool: string): OverlayError {
+  const [kind, host] = name.split("/");
+  const code = NAMES[kind!] ?? "INPUT_INVALID";
+  if (kind === "host" && holder.type === "RunnerSubnet" && holder.pool === pool)
+    return new OverlayError(
+      code,
+      `Host ${host} is a runner of ${describePool(pool)} already: ${holder.owner} (${holder.state}).`,
+      "A host can be one runner of a network. Give this one another host, or remove that one in an earlier up.",
+    );
+  return new OverlayError(
+    code,
     `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
     `Choose another ${inputOfName(name)}, or remove that one first.`,
   );
+}
 
 export const namePromisedWarning = (name: string, offer: Lease): string =>
   `${describeName(name)} was also shown to ${offer.owner} by a preview. The first of the two that is deployed gets it.`;

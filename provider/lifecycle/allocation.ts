@@ -154,9 +154,9 @@ async function isReplacedInRun(def: Definition, pool: RunPlan, name: string, inp
 const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
   `${type} ${owner.split("::").at(-1)}: a delete that began at ${toTimeText(deletingSince!)} was not finished. Up restores what is missing.`;
 
-/** The owner already has a committed lease: from a create that failed, or from another stack of the same name. */
+/** The owner already has a committed lease, and Pulumi passes no state: a forced replacement, a create that failed, another stack of the same name. */
 const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${toTimeText(createdAt)}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
+  `${type} ${owner.split("::").at(-1)} has a lease in the store since ${toTimeText(createdAt)}${by ? ` (${by})` : ""}, which this up takes over. That is right if it is replaced, or if an earlier up did not finish. Else a stack of the same name on another backend holds it: set overlay:scope there or here.`;
 
 const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
   isEqual(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));

@@ -107,14 +107,14 @@ function toRefusal(error: OverlayError, path: string[], isHidden: boolean): Refu
 async function resolveInputs(
   def: Definition,
   deps: Dependencies,
-  { owner, dryRun, program }: Caller,
+  { owner, dryRun, program, declares }: Caller,
   olds: Values | undefined,
   inputs: Values,
 ): Promise<Values | undefined> {
   if (!def.sourcePool?.resolve) return inputs;
   try {
     const { tenantDefaults } = deps;
-    const context = { pool: await deps.pool(), owner, olds, dryRun, program, tenantDefaults };
+    const context = { pool: await deps.pool(), owner, olds, dryRun, program, declares, tenantDefaults };
     return await def.sourcePool.resolve(inputs, context);
   } catch (error) {
     if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
@@ -219,10 +219,10 @@ function parse(
 function findCrossFieldErrors(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
   if (unknown.some((path) => !isPathWithin(path, def.mayBeUnknown))) return [];
   return [...(def.crossFieldErrors?.(inputs) ?? [])]
-    .map(({ property, reason }) => ({ path: property.split("."), reason }))
+    .map((error) => ({ ...error, path: error.property.split(".") }))
     .filter(({ path }) => !unknown.some(([key]) => key === path[0]))
-    .map(({ path, reason }) =>
-      refuse(path, caller.secretInputs?.includes(path[0]!) ? "does not fit the other inputs" : reason),
+    .map(({ path, reason, plainReason = "does not fit the other inputs" }) =>
+      refuse(path, caller.secretInputs?.includes(path[0]!) ? plainReason : reason),
     );
 }
 

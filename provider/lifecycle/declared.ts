@@ -14,6 +14,15 @@ export interface Declared {
   movesAway(holder: Pick<Lease, "pool" | "owner" | "extents">): boolean | undefined;
 }
 
+/** Whether the program declares the resource in its first turn. `text`: see `DescribedProgram`. */
+export function readResources(text: string): (owner: string) => boolean {
+  if (latestResources?.text !== text) latestResources = { text, hashes: new Set(text.split(" ")) };
+  const { hashes } = latestResources;
+  return (owner) => hashes.has(hashResource(owner));
+}
+
+let latestResources: { text: string; hashes: Set<string> } | undefined;
+
 /** For each resource, the values that it requests; undefined for an output, or for what is no value. By a hash of type and name. */
 type Requested = Map<string, (bigint | undefined)[][]>;
 

@@ -34,6 +34,8 @@ export interface Caller {
   /** The owner before this run renamed the resource. */
   formerOwner?: string | undefined;
   dryRun: boolean;
+  /** Whether the program declares this owner in its first turn; absent: not known. */
+  declares?: ((owner: string) => boolean) | undefined;
   /** Resources of its type that the program declares before it, and to which the pool gives values first. */
   earlier?: EarlierOwner[] | undefined;
   /** Inputs that the program marked as secret, wholly or in part, besides those in `secrets`. */

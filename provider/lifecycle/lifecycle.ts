@@ -1,9 +1,10 @@
 import { randomUUID } from "node:crypto";
-import { escapeLine, isOverlayError } from "../errors";
+import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import type { RunPlan } from "../ipam/run-plan";
 import { type Extent, isCommitted, isWithinQuota, type Lease } from "../ipam/types";
-import { shortName } from "../owner";
+import { isSameStack, shortName } from "../owner";
+import { describePool, RUNNERS } from "../pool-names";
 import { type Definition, shownOutputs, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
@@ -64,6 +65,8 @@ export class PartialFailure extends Error {
 export class Lifecycle {
   /** Set by `check`, because Pulumi does not tell `diff` whether it is a preview. */
   #dryRun = false;
+  /** See `Caller`. */
+  #declares: Caller["declares"];
   /** Owner → owner before a rename. Pulumi checks a replacement a second time, without the old state. */
   readonly #formerOwners = new Map<string, string>();
   /** Owners that were in the state when this run checked them first. */
@@ -81,6 +84,7 @@ export class Lifecycle {
   check(caller: Caller, olds: Values | undefined, news: Values): Promise<Checked> {
     const { owner, dryRun } = caller;
     this.#dryRun = dryRun;
+    this.#declares = caller.declares;
     if (olds && olds.owner !== owner) this.#formerOwners.set(owner, String(olds.owner));
     const known = {
       formerOwner: this.#formerOwners.get(owner),
@@ -105,6 +109,7 @@ export class Lifecycle {
       this.deps.note(`${shortName(String(olds.owner))}: credentials change, no host is touched.`);
     const hasUnknown = unknownPaths(news).length > 0;
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
+    if (typeof lease === "object" && !hasUnknown) await this.#refuseUndeclared(lease, news);
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
     return {
       changes:
@@ -270,6 +275,15 @@ export class Lifecycle {
     }
   }
 
+  /** Refuses to stay in the pool of a resource that this up deletes, because that delete would fail. Pulumi asks no provider about deletes in preview. */
+  async #refuseUndeclared(lease: Lease, news: Values): Promise<void> {
+    if (!this.#declares || buildRequest(this.def, news).pool !== lease.pool) return;
+    const pool = await this.deps.pool();
+    const opener = await pool.ipam.holder(lease.pool);
+    if (!opener || !isCommitted(opener) || !isSameStack(opener.owner, lease.owner)) return;
+    if (!this.#declares(opener.owner) && !pool.isInRun(opener)) throw undeclaredError(lease, opener);
+  }
+
   /** Whether the pool has room for the old lease and the new one. The offer that `check` made for the new one is counted. */
   async #hasRoom(news: Values): Promise<boolean> {
     const pool = await this.deps.pool();
@@ -305,6 +319,15 @@ export class Lifecycle {
     }
   }
 }
+
+const undeclaredError = ({ owner, pool }: Lease, opener: Lease): OverlayError =>
+  new OverlayError(
+    "POOL_IN_USE",
+    `${shortName(owner)} is in ${describePool(pool)}, but the program no longer declares ${shortName(opener.owner)}, whose delete would fail.`,
+    pool.startsWith(RUNNERS)
+      ? `A reservation on any runner moves with \`pulumi up --replace URN\`, once that runner is declared again with \`cordon: true\` (docs/draining.md). Else remove ${shortName(owner)} from the program, too.`
+      : `Remove ${shortName(owner)} from the program, too, or declare ${shortName(opener.owner)} again.`,
+  );
 
 /** Why an up failed. Only an up that succeeds takes it out of the drift. */
 const NOT_APPLIED = "not applied: ";

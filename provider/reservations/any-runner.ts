@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { findUsage } from "../ipam/shorthands";
 import type { Ipam, Lease, Request, Usage } from "../ipam/types";
 import { type Candidate, findCandidates, noRunnerError, type Placement, pickRunner } from "../resources/placement";
-import { userLeaseName } from "../resources/runner-subnet";
+import { isCordoned, userLeaseName } from "../resources/runner-subnet";
 import { type AddressPool, addressPoolOf } from "./address-pools";
 import type { Context } from "./context";
 import { listRunners } from "./runners";
@@ -54,12 +54,17 @@ async function readCandidates(pool: Ipam, { network, ip, by }: AnyRunnerRequest)
   const held = by === undefined ? undefined : await pool.find({ name: userLeaseName(network, by) });
   const found = (await findCandidates(pool, request)).flatMap((candidate) => {
     const runner = runners.get(candidate.spec.name);
+    if (ip === undefined && isCordoned(candidate.spec)) return [];
     const mayBe = runner && (held === undefined || held.pool === runner.pool);
     return mayBe ? [{ ...candidate, place: addressPoolOf(runner) }] : [];
   });
   if (found.length > 0) return found;
   if (ip !== undefined) throw noRunnerError(request);
-  throw new OverlayError("POOL_NOT_FOUND", `Network ${network} has no runner.`, "Add one with a RunnerSubnet.");
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `Network ${network} has no runner that takes new reservations.`,
+    "Add one with a RunnerSubnet, or take `cordon` from one.",
+  );
 }
 
 /** The place of each address; fewer than `count` if there is no room for more. */

@@ -4,9 +4,10 @@ import type { RunPlan } from "../ipam/run-plan";
 import { findSpec } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
+import { isSameStack } from "../owner";
 import { addressPool, networkPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
-import { type RunnerSettings, storedRunner } from "./runner-subnet";
+import { isCordoned, type RunnerSettings, storedRunner } from "./runner-subnet";
 
 /** Chooses the runner for a reservation that may be on any runner of a network. */
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
@@ -20,14 +21,16 @@ export interface PlacementRequest {
 
 /**
  * A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. A runner that the program does not create is
- * left by a preview, and by an up of a program to which it was not shown.
+ * left by a preview, and by an up of a program to which it was not shown. A replaced reservation, which comes without its state, also leaves a
+ * runner that takes no new ones.
  */
 export async function chooseRunner(request: PlacementRequest, context: AllocationContext): Promise<RunnerSettings> {
   const { pool, owner } = context;
   const before = formerRunnerPool(request, context);
   if (await isToBeCreatedAgain(request, context, before)) return rejectReplaced(request, context);
   const chosen = await findChosen(placementLeaseName(request.network, owner), context);
-  const current = [before, chosen?.pool];
+  const closed = await findClosed(request, context);
+  const current = [before, chosen?.pool].filter((name) => context.olds || !name || !closed.has(name));
   const mayLeave = mayLeavePool(context, chosen);
   for (const name of current) {
     const spec = name === undefined ? undefined : await findSpec(pool.ipam, name);
@@ -42,11 +45,22 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const onlyOffered = await findOnlyOffered(request.network, pool);
   const best = pickRunner(
     request.placement,
-    candidates.filter(({ spec }) => !onlyOffered.has(spec.name)),
+    candidates.filter(({ spec }) => !onlyOffered.has(spec.name) && !closed.has(spec.name)),
   );
   if (!best && context.dryRun) await withdrawChosen(placementLeaseName(request.network, owner), context);
   if (!best) throw noRunnerError(request);
   return parseSettings(storedRunner, best.spec);
+}
+
+/** The address pools of runners that are cordoned, or that this up deletes. A request by value goes there nevertheless. */
+async function findClosed({ network, ip }: PlacementRequest, { pool, owner, declares }: AllocationContext) {
+  if (ip !== undefined) return new Set<string>();
+  const runners = await pool.ipam.leases(networkPool(network));
+  const specs = await pool.ipam.pools(addressPool(network, ""));
+  const isDeleted = (runner: Lease) =>
+    isSameStack(runner.owner, owner) && declares?.(runner.owner) === false && !pool.isInRun(runner);
+  const cordoned = specs.filter((spec) => isCordoned(pool.plannedSpec(spec))).map(({ name }) => name);
+  return new Set([...cordoned, ...runners.filter(isDeleted).flatMap(({ childPool = [] }) => childPool)]);
 }
 
 function formerRunnerPool({ network }: PlacementRequest, { olds }: AllocationContext): string | undefined {
@@ -169,8 +183,8 @@ export const noRunnerError = ({ network, ip }: Pick<PlacementRequest, "network" 
   ip === undefined
     ? new OverlayError(
         "POOL_NOT_FOUND",
-        `Network ${network} has no runner yet on which an address could be.`,
-        "If its runners are made by the same program, name them in dependsOn.",
+        `Network ${network} has no runner yet that takes new reservations.`,
+        "If its runners are made by the same program, name them in dependsOn. Those that are cordoned, or that the program no longer declares, take none.",
       )
     : new OverlayError(
         "IP_OUTSIDE_POOL",

@@ -74,6 +74,10 @@ const inputs = z.strictObject({
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
   docker: dockerOverride.optional().describe("Docker on this runner. Default: the network's."),
+  cordon: z
+    .boolean()
+    .default(false)
+    .describe("New reservations on any runner of the network go to other runners. Those that it has stay."),
   adopt: z
     .boolean()
     .default(false)
@@ -121,6 +125,10 @@ export function readOverrides({ data }: PoolSpec): RunnerOverrides {
   const parsed = z.object({ overrides }).safeParse(data);
   return parsed.success ? parsed.data.overrides : {};
 }
+
+/** Whether new reservations on any runner avoid the runner with this pool of addresses. */
+export const isCordoned = ({ data }: PoolSpec): boolean =>
+  z.object({ cordon: z.literal(true) }).safeParse(data).success;
 
 /** The network with the values that this runner overrides. */
 const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
@@ -213,7 +221,7 @@ export const runnerSubnet = defineResource({
         runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
       };
     },
-    unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "network.verify"],
+    unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "cordon", "network.verify"],
     persist: ({ network }) => network.persist,
     report: (props, { hub, runner }) => ({
       effectiveUnderlayIp: runner!.underlayIp,
@@ -278,10 +286,8 @@ function* crossFieldErrors({
   yield* mtuErrors(mtu, layoutsOf(network.subnets));
   yield* dockerErrors(dockerFor(network, docker), layoutsOf(network.subnets));
   if (hostId(connection) === hostId(hubConnection)) {
-    yield {
-      property: "connection.host",
-      reason: `is ${connection.host}, the network's hub; a runner must be another host`,
-    };
+    const what = "the network's hub; a runner must be another host";
+    yield { property: "connection.host", reason: `is ${connection.host}, ${what}`, plainReason: `is ${what}` };
   }
 }
 
@@ -317,7 +323,7 @@ export function addressPoolSpec(
   network: NetworkSettings,
   runnerName: string,
   runnerId: number,
-  given: RunnerOverrides = {},
+  { cordon, ...given }: RunnerOverrides & { cordon?: boolean | undefined } = {},
 ): PoolSpec {
   const docker = dockerFor(network, given.docker);
   const overrides = storableOverrides(given, tunnelName(network.devicePrefix, runnerId));
@@ -336,7 +342,7 @@ export function addressPoolSpec(
     extents: layouts.flatMap(({ usable }) => usable),
     ...(ranges.length > 0 && { reserved: ranges.map(({ extent }) => extent) }),
     allocation: "hashed",
-    data: { settings, ...(Object.keys(overrides).length > 0 && { overrides }) },
+    data: { settings, ...(Object.keys(overrides).length > 0 && { overrides }), ...(cordon && { cordon }) },
   };
 }
 

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { type Stack, Workspace } from "./stack";
+import { Stack, Workspace } from "./stack";
 
 /** What reviewers of a change read in `pulumi preview`, and operators in `pulumi up`. Tests build on each other. */
 let lab: Lab;
@@ -19,10 +19,10 @@ afterAll(async () => {
 });
 
 /** `hosts`: runner → its host. */
-function program(hosts: Record<string, string>, { network = "", login = "", more = "" } = {}): void {
+function program(hosts: Record<string, string>, { network = "", login = "", cordon = "", more = "" } = {}): void {
   const runners = Object.entries(hosts).map(
     ([name, host]) =>
-      `const ${name} = new overlay.RunnerSubnet("${name}", { network, connection: at("${host}", { ${login} }) });`,
+      `const ${name} = new overlay.RunnerSubnet("${name}", { network, connection: at("${host}", { ${login} }), cordon: ${name === cordon} });`,
   );
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub", { ${login} }), ${network} });
@@ -60,4 +60,32 @@ test("a move to another host shows both hosts, and a new key says that it concer
   for (const name of ["OverlayNetwork training", "RunnerSubnet r1", "RunnerSubnet r2"])
     expect(text).toContain(`${name}: credentials change, no host is touched.`);
   expect(text).not.toMatch(/~host/);
+});
+
+test("the removal of a runner with a reservation is refused in preview, and a cordoned runner can be drained", async () => {
+  const urn = "urn:pulumi:dev::e2e::pulumi-nodejs:dynamic/overlay:IPReservation::job";
+  const declare = (runners: Record<string, string>, cordon = "") => {
+    const dependsOn = Object.keys(runners).join(", ");
+    program(runners, { cordon, more: `new overlay.IPReservation("job", { network }, { dependsOn: [${dependsOn}] });` });
+  };
+  const runnerOfJob = async () => (await stack.state()).job!.outputs.runnerName;
+  declare(HOSTS);
+  await stack.mustUp();
+  expect(await runnerOfJob()).toBe("r1");
+
+  const { r1: _, ...others } = HOSTS;
+  declare(others);
+  const { code, text } = await stack.pulumi("preview", "--stack", "dev", "--color", "never");
+  expect(code).not.toBe(0);
+  expect(text).toMatch(/POOL_IN_USE: IPReservation job is in runner r1 of network training, but .* RunnerSubnet r1/);
+
+  declare(HOSTS, "r1");
+  stack.trace();
+  await stack.mustUp();
+  expect(Stack.writes(stack.trace())).toEqual({});
+  await stack.mustUp("--replace", urn);
+  expect(await runnerOfJob()).toBe("r2");
+  declare(others);
+  await stack.mustUp();
+  expect(Object.keys(await stack.state()).sort()).toEqual(["job", "r2", "r3", "training"]);
 });

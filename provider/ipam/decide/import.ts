@@ -122,7 +122,7 @@ function endOfferedNames(state: State, { names = [], childPool, owner, formerOwn
   for (const offer of found) {
     if (isOwned(offer, { owner, ...(formerOwner !== undefined && { formerOwner }) })) continue;
     const lease = offerToLease(offer);
-    if (!mayChange(state, lease)) throw nameTakenError(names[0] ?? childPool!.name, show(state, lease));
+    if (!mayChange(state, lease)) throw nameTakenError(names[0] ?? childPool!.name, show(state, lease), lease.pool);
     state.offers.delete(offerKey(offer));
   }
 }

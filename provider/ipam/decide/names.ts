@@ -28,14 +28,15 @@ export function takeNames(state: State, request: Request, lease: Lease, isClaim:
   const opener = row?.opener === undefined ? undefined : state.lease(row.opener);
   if (opener && isOverdue(opener, state.now)) endLease(state, opener, "expired", { at: opener.expiresAt! });
   else if (opener && opener.uid !== lease.uid && isLive(opener, state.now) && !isOwnHolder(state, request, opener))
-    throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)));
+    throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)), request.pool);
   warnings.push(...findPromised(state, request, childPool.name, state.offersOfPool(childPool.name)));
   return [...new Set(warnings)];
 }
 
 function takeName(state: State, request: Request, holder: LeaseRow, name: string, isClaim: boolean): void {
   if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
-  else if (!isOwnHolder(state, request, holder)) throw nameTakenError(name, show(state, toLease(holder, state.now)));
+  else if (!isOwnHolder(state, request, holder))
+    throw nameTakenError(name, show(state, toLease(holder, state.now)), request.pool);
   else if (isClaim) state.leases.put({ ...holder, names: holder.names!.filter((other) => other !== name) });
 }
 
@@ -45,6 +46,6 @@ function findPromised(state: State, request: Request, name: string, offers: Offe
   const shown = others.find((offer) => isPromisedInRun(offer, request)) ?? others[0];
   if (!shown) return [];
   const lease = show(state, offerToLease(shown));
-  if (isPromisedInRun(shown, request)) throw nameTakenError(name, lease);
+  if (isPromisedInRun(shown, request)) throw nameTakenError(name, lease, request.pool);
   return [namePromisedWarning(name, lease)];
 }

@@ -372,6 +372,52 @@ describe("any runner", () => {
   });
 });
 
+describe("a runner that is to go", () => {
+  const any = { network: "training" };
+  const hosts: Record<string, string> = { r1: "192.0.2.11", r2: "192.0.2.12" };
+  const cordon = (name: string, olds: Values) =>
+    stage.change("RunnerSubnet", name, olds, {
+      ...{ network: "training", connection: { host: hosts[name] }, hubConnection: { host: "192.0.2.1" } },
+      cordon: true,
+    });
+
+  test("is not chosen once it is cordoned: its reservations stay, and leave it when they are replaced", async () => {
+    const held = await stage.make("IPReservation", "a", any);
+    const r2 = await stage.runner("r2", hosts.r2!);
+    stage.fleet.takeWrites();
+    await cordon("r1", r1);
+    expect(stage.fleet.takeWrites()).toEqual([]);
+    stage.newRun();
+    for (const name of ["b", "c"])
+      expect(await stage.preview("IPReservation", name, any)).toMatchObject({ runnerName: "r2" });
+    expect(await stage.preview("IPReservation", "a", any, held)).toMatchObject({ ip: held.ip, runnerName: "r1" });
+    expect(await stage.preview("IPReservation", "d", on(r1))).toMatchObject({ runnerName: "r1" });
+    const moved = await stage.make("IPReservation", "a", any); // Pulumi replaces it: without its state
+    expect(moved).toMatchObject({ runnerName: "r2" });
+    await ips().delete(held);
+    expect(await stage.preview("IPReservation", "a", any, moved)).toMatchObject({ ip: moved.ip });
+    await cordon("r2", r2);
+    stage.newRun();
+    expect((await stage.check("IPReservation", "e", any)).failures[0]?.reason).toMatch(
+      /^POOL_NOT_FOUND: Network training has no runner yet that takes new reservations\. .*cordoned/,
+    );
+  });
+
+  test("is named in preview, if the program no longer declares it and one of its reservations stays", async () => {
+    const held = await stage.make("IPReservation", "a", any);
+    await stage.runner("r2", hosts.r2!);
+    stage.newRun();
+    stage.declares = (owner) => !owner.endsWith("::r1");
+    const lifecycle = ips();
+    const caller = { owner: ownerOf("IPReservation", "a"), dryRun: true, program: "main", declares: stage.declares };
+    const { inputs } = await lifecycle.check(caller, held, any);
+    await expect(lifecycle.diff(held, inputs)).rejects.toThrow(
+      /^POOL_IN_USE: IPReservation a is in runner r1 of network training, but the program no longer declares RunnerSubnet r1, whose delete would fail\. .*--replace/,
+    );
+    expect(await stage.preview("IPReservation", "a", any)).toMatchObject({ runnerName: "r2" });
+  });
+});
+
 test("dual stack: one address of each family; if one is requested, the other has the same offset or stays", async () => {
   const dual = await Stage.up();
   await dual.network("training", { subnets: ["10.128.0.0/12/6/14", "fd00:128::/58/6/64"] });

@@ -1,8 +1,8 @@
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resources } from "../../../provider/resources";
-import { Stage } from "./stage";
+import { ownerOf, Stage } from "./stage";
 
 /** Errors of check for invalid inputs: property, value and what is allowed, and never a secret. */
 let stage: Stage;
@@ -308,6 +308,43 @@ test("an input that the program marked as secret is treated like one that always
     { property: "", path: "vniBase", reason: "INPUT_INVALID: vniBase does not fit the other inputs." },
   ]);
   expect((await check({ vxlanPort: 0 })).failures).toMatchObject([{ property: "vxlanPort" }]);
+});
+
+describe("a refusal that names what works", () => {
+  const runner = (host: string) => ({
+    ...{ network: "training", connection: { host, privateKey: "hunter2" } },
+    hubConnection: { host: "192.0.2.1" },
+  });
+
+  let fresh: Stage;
+  beforeEach(async () => {
+    fresh = await Stage.up();
+  });
+
+  test("the hub as a runner, in a connection that is secret", async () => {
+    await fresh.network();
+    const secretInputs = ["connection", "hubConnection"];
+    const caller = { owner: ownerOf("RunnerSubnet", "r1"), dryRun: true, secretInputs };
+    const { failures } = await fresh.of("RunnerSubnet").check(caller, undefined, runner("192.0.2.1"));
+    expect(failures).toMatchObject([
+      { reason: "INPUT_INVALID: connection.host is the network's hub; a runner must be another host." },
+    ]);
+  });
+
+  test("two runners of a network on one host", async () => {
+    await fresh.network();
+    await fresh.preview("RunnerSubnet", "r1", runner("192.0.2.11"));
+    expect(await fresh.refusal("RunnerSubnet", "r2", runner("192.0.2.11"))).toMatch(
+      /^DEVICE_FOREIGN: Host 192\.0\.2\.11 is a runner of network training already: .*::r1 \(offered\)\. A host can be one runner of a network\. Give this one another host/,
+    );
+  });
+
+  test("two networks of one program with overlapping ranges", async () => {
+    await fresh.preview("OverlayNetwork", "a", { hubConnection: { host: "192.0.2.1" } });
+    expect(await fresh.refusal("OverlayNetwork", "b", { hubConnection: { host: "192.0.2.2" } })).toMatch(
+      /^POOL_OVERLAP: .* promised to .*::a for network a\. Give one of the two another range\.$/,
+    );
+  });
 });
 
 /** A program that passes a connection where something else belongs. */

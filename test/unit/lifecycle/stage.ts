@@ -29,6 +29,8 @@ export class Stage {
   now = Date.UTC(2030, 0, 1);
   /** See `Request`. */
   program: string | undefined = "main";
+  /** Whether the program declares an owner. */
+  declares: ((owner: string) => boolean) | undefined;
   /** Runners in the order of the program. */
   order: string[] = [];
   /** What the SDK passes about the program. */
@@ -79,7 +81,7 @@ export class Stage {
     const requested = declared === undefined ? {} : readDeclared(declared);
     const before = this.order.slice(0, Math.max(0, this.order.indexOf(name)));
     const earlier = before.map((each) => ({ owner: ownerOf(type, each) }));
-    const caller = { owner: ownerOf(type, name), dryRun, program, earlier, ...requested };
+    const caller = { owner: ownerOf(type, name), dryRun, program, earlier, declares: this.declares, ...requested };
     return this.of(type).check(caller, olds, news);
   }
 
