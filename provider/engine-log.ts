@@ -13,7 +13,11 @@ export interface LogMessage {
   isEphemeral?: boolean;
 }
 
+/** A phase that is shorter is not shown, so that the log of a pipeline has no line for each. */
+const SHOWN_AFTER_MS = 1000;
+
 export class EngineLog {
+  readonly #phases = new Map<string, NodeJS.Timeout>();
   #client: Promise<Client> | undefined;
   #last: Promise<unknown> = Promise.resolve();
 
@@ -23,6 +27,18 @@ export class EngineLog {
   /** In the order of the calls. An engine that does not answer is one that has ended. */
   send(message: LogMessage): void {
     this.#last = this.#last.then(() => this.#send(message)).catch(() => {});
+  }
+
+  /** What is being done for the resource, shown if it takes long. */
+  showPhase(urn: string, text: string): void {
+    this.endPhase(urn);
+    const send = (): void => this.send({ severity: "info", text, urn, isEphemeral: true });
+    this.#phases.set(urn, setTimeout(send, SHOWN_AFTER_MS).unref());
+  }
+
+  endPhase(urn: string): void {
+    clearTimeout(this.#phases.get(urn));
+    this.#phases.delete(urn);
   }
 
   /** Waits until all messages have arrived: the engine ends the process once it has its last answer. */

@@ -31,6 +31,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   mayBeUnknown: string[];
 
   id(props: Props<Inputs, Computed>): string;
+  /** What the user sees beside the resource once it is made: the address or the range that it has. */
+  result(props: Props<Inputs, Computed>): string;
   /** What it asks of which pool. Also called in previews, where a connection may be unknown: it is absent then. */
   request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "childPool" | "data" | "by">;
   /** The computed values that follow from the extents of its lease. */

@@ -4,6 +4,7 @@ import { connect } from "node:net";
 import { z } from "zod";
 import { EngineLog, type LogMessage } from "./engine-log";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
+import type { Report } from "./host/connection";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
@@ -15,6 +16,7 @@ import type { Dependencies, EarlierOwner } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import { urnOf } from "./owner";
+import type { Definition } from "./resource";
 import { resourceOf } from "./resources";
 import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
 
@@ -90,7 +92,7 @@ function buildDependencies(settings: Settings): Dependencies {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login),
+    fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login, currentReport),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
@@ -119,6 +121,13 @@ function sayOnce(message: Omit<LogMessage, "urn">): void {
   const text = escapeControls(message.text);
   if (engineLog) engineLog.send({ ...message, text, urn: called.getStore() ?? "" });
   else console.error(message.severity === "warning" ? `warning: ${text}` : text);
+}
+
+/** For the resource that is called now. Pipelines have no use for phases: their log keeps each line. */
+function currentReport(): Report {
+  const urn = called.getStore();
+  if (!engineLog || !urn || process.env.CI) return () => {};
+  return (text) => engineLog.showPhase(urn, escapeControls(text));
 }
 
 const warnOnce = (text: string): void => sayOnce({ severity: "warning", text });
@@ -174,6 +183,7 @@ export function provider(type: string) {
     create: (inputs: Values) =>
       call("create", inputs.owner, async (l) => {
         const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));
+        showResult(l.def, props);
         return { id, outs: withoutUndefined(props) };
       }),
     read: (id: string, props: Values) =>
@@ -184,10 +194,17 @@ export function provider(type: string) {
     update: (id: string, olds: Values, news: Values) =>
       call("update", news.owner, async (l) => {
         const outs = await l.update(id, withoutProvider(olds), withoutProvider(news)).catch(keepProvider(news));
+        showResult(l.def, outs);
         return { outs: withoutUndefined(outs) };
       }),
     delete: (_id: string, props: Values) => call("delete", props.owner, (l) => l.delete(withoutProvider(props))),
   };
+}
+
+/** What the resource has now. */
+function showResult({ result }: Definition, props: Values): void {
+  const text = escapeControls(result(props));
+  engineLog?.send({ severity: "info", text, urn: called.getStore() ?? "", isEphemeral: true });
 }
 
 const lifecycles = new Map<string, Lifecycle>();
@@ -224,6 +241,7 @@ async function traceCall<T>(type: string, method: string, owner: unknown, act: (
       Object.assign(error, { toString: () => `${type} ${String(owner).split("::").at(-1)}`, stack: error.code });
     throw error;
   } finally {
+    engineLog?.endPhase(urnOf(String(owner)));
     await engineLog?.flush();
     trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });
   }

@@ -35,6 +35,9 @@ export interface HostSettings {
   unknownHostKey?: "refuse" | "accept";
 }
 
+/** Tells the user what is being done. */
+export type Report = (text: string) => void;
+
 export interface CommandResult {
   code: number;
   stdout: string;

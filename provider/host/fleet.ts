@@ -5,7 +5,7 @@ import { OverlayError } from "../errors";
 import { boundedArray, parseHostJson } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
-import { type Connection, type Host, type Hosts, hostId } from "./connection";
+import { type Connection, connectionName, type Host, type Hosts, hostId, type Report } from "./connection";
 import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, CheckRequest, InspectResult } from "./reconcile/requests";
@@ -17,14 +17,20 @@ export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 
 /**
  * Gives access to all hosts: connections with defaults, one underlay query per host for the whole
- * run (twenty runners query the same hub), and the reconciler.
+ * run (twenty runners query the same hub), and the reconciler. `currentReport`: of the caller, who is told what is being done.
  */
-export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: ConnectionDefaults): Fleet {
+export function createFleet(
+  hosts: Hosts,
+  reconciler: Reconciler,
+  defaults: ConnectionDefaults,
+  currentReport: () => Report = () => () => {},
+): Fleet {
   const answers = new Map<string, Promise<Underlay>>();
   const seen = new Map<string, Connection>();
   const keyChecks = new Map<string, Promise<void>>();
 
   async function hostOf(connection: Connection): Promise<Host> {
+    currentReport()(`connecting to ${connectionName(connection)}`);
     const full = { ...defaults, ...connection };
     const key = hostId(full);
     const fallbacks = [seen.get(key), { ...connection, ...defaults }].filter((c) => c !== undefined);
@@ -52,14 +58,20 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
     return check;
   }
 
+  const reported = <R extends CheckRequest>(request: R): R => ({ ...request, report: currentReport() });
+
   return {
     checkKey,
     ask,
-    check: async (connection, request) => reconciler.check(await hostOf(connection), request),
-    apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
-    inspect: async (connection, request) => reconciler.inspect(await hostOf(connection), request),
+    check: async (connection, request) => reconciler.check(await hostOf(connection), reported(request)),
+    apply: async (connection, request) => reconciler.apply(await hostOf(connection), reported(request)),
+    inspect: async (connection, request) => reconciler.inspect(await hostOf(connection), reported(request)),
     wasWritten: (connection, uid) => reconciler.wasWritten(hostId({ ...defaults, ...connection }), uid),
-    run: async (connection, script) => (await hostOf(connection)).exec(script, "trying packets"),
+    run: async (connection, script) => {
+      const host = await hostOf(connection);
+      currentReport()(`verifying with packets from ${host.name}`);
+      return host.exec(script, "trying packets");
+    },
   };
 }
 

@@ -133,6 +133,7 @@ export const ipPool = defineResource({
   mayBeUnknown: ["labels"],
 
   id: ({ poolName }) => poolName,
+  result: ({ ranges = [] }) => ranges.join(", "),
   request: (inputs) => ({
     ...sourceRequest(inputs),
     names: [poolNamed(inputs.poolName)],

@@ -116,6 +116,7 @@ export const ipReservation = defineResource({
   createBeforeDelete: true,
 
   id: (props) => `${sourcePoolName(props).replace(/^\w+\//, "")}/${props.ip}`,
+  result: ({ ip, ip6, port }) => (port === undefined ? [ip, ip6].filter(Boolean).join(", ") : `port ${port}`),
   request: (inputs, owner) => ({
     pool: sourcePoolName(inputs),
     ...requestedExtents(inputs),

@@ -81,6 +81,7 @@ export const overlayNetwork = defineResource({
   mayBeUnknown: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
 
   id: ({ networkName }) => networkName,
+  result: ({ cidr, cidr6 }) => [cidr, cidr6].filter(Boolean).join(", "),
   request: (inputs) => {
     const { networkName, hubConnection, labels } = inputs;
     const layouts = layoutsOf(inputs.subnets);

@@ -187,6 +187,7 @@ export const runnerSubnet = defineResource({
   mayBeUnknown: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
 
   id: ({ network, runnerName }) => `${network.networkName}/${runnerName}`,
+  result: ({ subnets }) => subnets.join(", "),
   request: ({ network, runnerName, runnerId, connection, labels }) => ({
     pool: networkPool(network.networkName),
     ...(runnerId !== undefined && { values: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),

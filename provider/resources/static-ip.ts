@@ -173,6 +173,7 @@ export const staticIp = defineResource({
   mayBeUnknown: ["connection", "runnerConnections", "forwards", "labels"],
 
   id: ({ ip, staticIpName }) => `${ip}/${staticIpName}`,
+  result: ({ ip }) => ip,
   request: ({ pool, tenant, ip, sharingKey, onConflict, onPortConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
     ...(ip !== undefined && { values: [{ first: parseIp(ip), last: parseIp(ip) }] }),

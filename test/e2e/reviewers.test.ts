@@ -89,3 +89,18 @@ test("the removal of a runner with a reservation is refused in preview, and a co
   await stack.mustUp();
   expect(Object.keys(await stack.state()).sort()).toEqual(["job", "r2", "r3", "training"]);
 });
+
+test("up shows what it waits for, and what each resource has got", async () => {
+  const { r1: _, ...others } = HOSTS;
+  program(others, { network: "mtu: 1400" });
+  const lock = "cd /run/pulumi-overlay && echo backup >holder && date -u +%FT%TZ >>holder";
+  const held = lab.exec("r2", `flock -o /run/pulumi-overlay sh -c '${lock} && sleep 6'`);
+  const { code, text } = await stack.up();
+  await held;
+  expect(code).toBe(0);
+  const { address } = lab.host("r2");
+  expect(text).toMatch(
+    new RegExp(`RunnerSubnet r2 updating .* waiting for the lock of ${address}, held by backup since 20`),
+  );
+  expect(text).toMatch(/RunnerSubnet r2 updated .* 10\.128\.128\.0\/18/);
+});

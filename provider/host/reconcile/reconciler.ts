@@ -12,6 +12,7 @@ import { preflight } from "../../network/preflight/preflight";
 import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
 import { findNeighbours } from "../../network/read/neighbours";
 import { parseWarnings, REVERT_UNCONFIRMED } from "../../network/render/script";
+import { LOCK_HOLDER_FILE } from "../../network/render/shell";
 import type { Host, Shell } from "../connection";
 import { acceptedRequests, applySteps, checkResult, findUnpluggedPorts, withLostPorts } from "./change";
 import {
@@ -129,16 +130,37 @@ const systemdWarning = (names: string[]): string =>
 /** Answers every job, with a result or an error, and returns the number of steps applied. `later` gets the jobs that arrive meanwhile. */
 async function runConversation(jobs: Job[], later: Job[], options: ReconcileOptions): Promise<number> {
   const { host } = jobs[0]!;
+  let watch: NodeJS.Timeout | undefined;
   try {
     if (jobs.every(({ action }) => action !== "apply")) return await inspectWithoutLock(host, jobs, later, options);
+    watch = setTimeout(() => void reportHolder(host, jobs).catch(() => {}), HOLDER_AFTER_MS).unref();
     const holder = requestsOf(jobs)
       .map(({ record }) => record.owner)
       .join(", ");
-    return await host.withLock(holder.slice(0, 200), (shell) => applyUnderLock(host, shell, jobs, later, options));
+    return await host.withLock(holder.slice(0, 200), (shell) => {
+      clearTimeout(watch);
+      return applyUnderLock(host, shell, jobs, later, options);
+    });
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
+  } finally {
+    clearTimeout(watch);
   }
+}
+
+/** A lock that is not free by then is held by another run. */
+const HOLDER_AFTER_MS = 1000;
+
+async function reportHolder(host: Host, jobs: Job[]): Promise<void> {
+  const { stdout } = await host.exec(`cat ${LOCK_HOLDER_FILE}`, "reading what holds its lock");
+  const [holder, since] = stdout.split("\n");
+  if (holder)
+    report(jobs, `waiting for the lock of ${host.name}, held by ${holder} since ${since || "an unknown time"}`);
+}
+
+function report(jobs: Pick<Job, "request">[], text: string): void {
+  for (const { request } of jobs) request.report?.(text);
 }
 
 const requestsOf = (jobs: Job[]): CheckRequest[] => jobs.map(({ request }) => request);
@@ -146,6 +168,7 @@ const requestsOf = (jobs: Job[]): CheckRequest[] => jobs.map(({ request }) => re
 async function inspectWithoutLock(host: Host, jobs: Job[], later: Job[], options: ReconcileOptions): Promise<0> {
   const isPreflight = jobs.some(({ action }) => action === "check");
   const requests = requestsOf(jobs);
+  report(jobs, `reading ${host.name}`);
   const facts = await (isPreflight ? readPreflightFacts(host, requests) : readHostFacts(host, requests));
   await findLostRecords(requests, facts);
   mergeWaiting(
@@ -248,6 +271,7 @@ async function applyUnderLock(
   options: ReconcileOptions,
 ): Promise<number> {
   const requests = requestsOf(jobs);
+  report(jobs, `reading ${host.name}`);
   const facts = parseHostFacts(
     host,
     await shell.run(`${REVERT_UNCONFIRMED}\n${preflightScript(requests)}`, "reading its state"),
@@ -263,6 +287,10 @@ async function applyUnderLock(
   let passed = accepted;
   if (steps.length > 0 || accepted.some(({ written }) => written.length > 0)) {
     options.begin(host, states);
+    report(
+      accepted.map(({ job }) => job),
+      `applying ${steps.length} steps on ${host.name}`,
+    );
     const { script, result } = await applySteps(host, shell, accepted, steps, facts, options.revertAfter);
     passed = checkResult(host, accepted, facts, result, script);
     warnings.push(...parseWarnings(result.stderr), ...(await findUnpluggedPorts(shell, steps)));

@@ -2,7 +2,7 @@ import type { OverlayError } from "../../errors";
 import type { Container } from "../../network/model/facts";
 import type { DesiredState, HostRecord, ItemDifference } from "../../network/model/items";
 import type { OwnerKey } from "../../network/model/record";
-import type { Host } from "../connection";
+import type { Host, Report } from "../connection";
 
 /** Asks for changes until the host has the desired state. */
 export interface ApplyRequest extends DesiredState {
@@ -14,6 +14,7 @@ export interface ApplyRequest extends DesiredState {
   ownersHere(): Promise<OwnerKey[]>;
   /** Why there is no plan of what is to be removed. */
   planError?: OverlayError;
+  report?: Report;
 }
 
 /** Asks how the host differs, or whether an apply would be refused. */
