@@ -179,7 +179,12 @@ export function provider(type: string) {
           inputs,
         );
       }),
-    diff: (_id: string, olds: Values, news: Values) => call("diff", olds.owner, (l) => l.diff(olds, news)),
+    diff: (_id: string, olds: Values, news: Values) =>
+      call("diff", olds.owner, async (l) => {
+        const { changes, hasNewInputs, ...more } = await l.diff(olds, news);
+        // The engine compares the inputs if the provider does not say whether there are changes, and then shows only those that differ.
+        return hasNewInputs ? more : { changes, ...more };
+      }),
     create: (inputs: Values) =>
       call("create", inputs.owner, async (l) => {
         const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));

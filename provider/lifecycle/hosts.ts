@@ -282,6 +282,9 @@ async function runProbe(
   return other.code === 0 ? failure(failed.shows) : undefined;
 }
 
+export const NOT_READ = "could not be read";
+export const NOT_COMPARED = "was not compared";
+
 /** Differences between hosts and plan, as text. A host that cannot be read counts as a difference, and does not hide those of the others. */
 export async function readDrift(
   def: Definition,
@@ -298,12 +301,12 @@ export async function readDrift(
   const describeUnread = (error: unknown): string => {
     if (!isOverlayError(error)) throw error;
     isComplete = false;
-    return `could not be read (${error.code})`;
+    return `${NOT_READ} (${error.code})`;
   };
   const neighbours: string[] = [];
   const read = async ({ role, connection }: TargetHost): Promise<string[]> => {
     if (errors.has(role)) return [describeUnread(errors.get(role))];
-    if (unknown) return ["was not compared, because another host of the resource could not be read"];
+    if (unknown) return [`${NOT_COMPARED}, because another host of the resource could not be read`];
     const request = {
       ...desiredState(def, props, owned, plan[role] ?? []),
       isLeaseGone: (uid: string) => isLeaseGone(pool, owned, uid),

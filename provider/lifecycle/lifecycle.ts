@@ -9,7 +9,7 @@ import { type Definition, shownOutputs, type TargetHost, targetsOf } from "../re
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
-import { apply, askHosts, cleanRemovedHosts, readDrift, underlaysInState } from "./hosts";
+import { apply, askHosts, cleanRemovedHosts, NOT_COMPARED, NOT_READ, readDrift, underlaysInState } from "./hosts";
 import {
   buildChildPool,
   buildLeaseData,
@@ -47,6 +47,8 @@ import { changedInputs, pickInputs, replacingPaths, unknownPaths, type Values } 
  */
 export interface DiffResult {
   changes: boolean;
+  /** Whether inputs are among the changes. */
+  hasNewInputs: boolean;
   replaces: string[];
   deleteBeforeReplace: boolean;
 }
@@ -111,13 +113,10 @@ export class Lifecycle {
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
     if (typeof lease === "object" && !hasUnknown) await this.#refuseUndeclared(lease, news);
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
+    const hasNewInputs = changedInputs(this.def, olds, news).length > 0;
     return {
-      changes:
-        changedInputs(this.def, olds, news).length > 0 ||
-        isLost ||
-        drift.length > 0 ||
-        isDeleteUnfinished ||
-        (await this.#isTokenInvalid(olds)),
+      hasNewInputs,
+      changes: hasNewInputs || isLost || drift.length > 0 || isDeleteUnfinished || (await this.#isTokenInvalid(olds)),
       replaces: isLost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
       deleteBeforeReplace:
@@ -197,10 +196,14 @@ export class Lifecycle {
     const removed = removedTargets(def, olds, news, clean);
     const before = configuredTargetsBefore(def, olds, news, clean);
     const pending = { ...props, pendingCleanup: removed.map(formatTarget) };
-    return this.#applyToHosts(pool, id, pending, owned, before, async () => {
+    const updated = await this.#applyToHosts(pool, id, pending, owned, before, async () => {
       await cleanRemovedHosts(def, deps, pool, olds, owned, removed);
       return { pendingCleanup: [] };
     });
+    const left = linesOf(updated.drift);
+    for (const line of linesOf(olds.drift).filter(isDifference))
+      if (!left.includes(line)) deps.note(`corrected: ${line}`);
+    return updated;
   }
 
   async delete(props: Values): Promise<void> {
@@ -331,6 +334,10 @@ const undeclaredError = ({ owner, pool }: Lease, opener: Lease): OverlayError =>
 
 /** Why an up failed. Only an up that succeeds takes it out of the drift. */
 const NOT_APPLIED = "not applied: ";
+
+/** Whether a line of drift is about an object on a host, and not about what could not be read or done. */
+const isDifference = (line: string): boolean =>
+  !line.startsWith(NOT_APPLIED) && !line.includes(NOT_READ) && !line.includes(NOT_COMPARED);
 
 const linesOf = (drift: unknown): string[] => (Array.isArray(drift) ? drift.map(String) : []);
 

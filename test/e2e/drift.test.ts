@@ -56,7 +56,14 @@ test("after a failed up every difference is named, on its host and on others, in
   const changed = "RunnerSubnet r2: 10.254.1.2: link overlay-br: MTU is 1300, should be 1450";
   expect(await check()).toEqual({ code: 7, drift: [...LEFT, changed] });
 
-  await stack.mustUp("--refresh");
+  const json = await stack.pulumi("preview", "--refresh", "--json", "--stack", "dev");
+  const urn = "urn:pulumi:dev::e2e::pulumi-nodejs:dynamic/overlay:RunnerSubnet::r2";
+  const message = expect.stringContaining(`drift of ${changed}`);
+  const { diagnostics } = JSON.parse(json.text.slice(json.text.indexOf("{"), json.text.lastIndexOf("}") + 1));
+  expect(diagnostics).toContainEqual({ urn, message, severity: "warning" });
+
+  const repaired = await stack.mustUp("--refresh");
+  for (const line of [...LEFT, changed]) expect(repaired).toContain(line.replace(/^RunnerSubnet r\d/, "corrected"));
   expect(await check()).toEqual({ code: 0, drift: [] });
   expect((await lab.exec("r1", "iptables-save -t nat")).stdout).not.toContain("OVERLAY");
 });

@@ -62,6 +62,16 @@ test("a move to another host shows both hosts, and a new key says that it concer
   expect(text).not.toMatch(/~host/);
 });
 
+test("preview shows the lines that change, and no others", async () => {
+  program(HOSTS, { network: "mtu: 1400" });
+  const text = await preview("--diff");
+  const lines = text.split("\n").filter((line) => /^ {8}/.test(line) && !/^ +\[(id|urn)=/.test(line));
+  expect(lines.map((line) => line.trim())).toEqual([
+    '~ mtu: "auto" => 1400',
+    ...["r1", "r2", "r3"].flatMap(() => ["~ network: {", '~ mtu: "auto" => 1400', "}"]),
+  ]);
+});
+
 test("the removal of a runner with a reservation is refused in preview, and a cordoned runner can be drained", async () => {
   const urn = "urn:pulumi:dev::e2e::pulumi-nodejs:dynamic/overlay:IPReservation::job";
   const declare = (runners: Record<string, string>, cordon = "") => {

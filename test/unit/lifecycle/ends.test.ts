@@ -86,7 +86,7 @@ test("a lost lease is claimed again while the network stays up, and work under t
   expect((await runners.read("training/a", old)).props.drift).toEqual([
     `lease ${old.leaseId} is no longer in the store`,
   ]);
-  expect(await runners.diff(old, old)).toEqual({ changes: true, replaces: ["leaseId"], deleteBeforeReplace: false });
+  expect(await runners.diff(old, old)).toMatchObject({ changes: true, hasNewInputs: false, replaces: ["leaseId"] });
   await expect(runners.update("training/a", old, { ...old, mtu: 1400 })).rejects.toThrow("LEASE_FENCED");
   const fresh = await makeRunner(network, "a", "192.0.2.11");
   expect(fresh).toMatchObject({ runnerId: 1 });

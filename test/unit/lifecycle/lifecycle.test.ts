@@ -49,6 +49,7 @@ test("a forced replacement with equal inputs renews the lease; the delete of the
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   expect(await runners.diff(old, await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), old))).toEqual({
+    hasNewInputs: false,
     changes: false,
     replaces: [],
     deleteBeforeReplace: false,
