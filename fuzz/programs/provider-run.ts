@@ -1,7 +1,8 @@
+import { isDeepStrictEqual } from "node:util";
 import { RunPlan } from "../../provider/ipam/run-plan";
 import type { Ipam, Store } from "../../provider/ipam/types";
-import { readDeclared } from "../../provider/lifecycle/declared";
-import type { Dependencies } from "../../provider/lifecycle/dependencies";
+import { readDeclared, readResources } from "../../provider/lifecycle/declared";
+import type { Dependencies, EarlierOwner } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import { UNKNOWN } from "../../provider/lifecycle/values";
 import { referencesOf } from "../../provider/resource";
@@ -116,12 +117,14 @@ export class ProviderRun {
   }
 
   #check(lifecycle: Lifecycle, olds: Values, news: Values) {
-    const { owner, declared, program, ...inputs } = news;
+    const { owner, declared, program, resources, earlier, ...inputs } = news;
     const caller = {
       owner: String(owner),
       dryRun: this.options.dryRun,
       program: String(program),
       ...(typeof declared === "string" && readDeclared(declared)),
+      declares: readResources(String(resources)),
+      earlier: earlier as EarlierOwner[],
     };
     return lifecycle.check(caller, olds.owner === undefined ? undefined : olds, inputs);
   }
@@ -145,11 +148,32 @@ export class ProviderRun {
       for (const [input, property] of Object.entries(fills)) inputs[input] ??= given[property];
     }
     const group = component ? "fuzz:index:Group$" : "";
+    const ownerNamed = (each: string) => `fuzz/urn:pulumi:${stack}::fuzz::${group}overlay:index:${type}::${each}`;
     return {
       ...inputs,
-      owner: `fuzz/urn:pulumi:${stack}::fuzz::${group}overlay:index:${type}::${name}`,
+      owner: ownerNamed(name),
+      earlier: this.#earlierThan(name)
+        .map(ownerNamed)
+        .map((owner) => ({ owner })),
       ...this.#described,
     };
+  }
+
+  /** The resources that the pool serves before this one: see `inOrder` of its definition. */
+  #earlierThan(name: string): string[] {
+    const { program } = this.options;
+    const last = program.find((each) => each.name === name)!;
+    const { inOrder } = resourceOf(last.type);
+    if (!inOrder || last.args[inOrder.unless] !== undefined) return [];
+    const isServedAlike = ({ type, component, args }: (typeof program)[number]) =>
+      type === last.type &&
+      component === last.component &&
+      args[inOrder.unless] === undefined &&
+      isDeepStrictEqual(args[inOrder.by], last.args[inOrder.by]);
+    return program
+      .slice(0, program.indexOf(last))
+      .filter(isServedAlike)
+      .map((each) => each.name);
   }
 
   #resolve(arg: Arg, outputs: Record<string, Values>): unknown {
