@@ -19,10 +19,13 @@ afterAll(async () => {
 });
 
 /** `hosts`: runner → its host. */
-function program(hosts: Record<string, string>, { network = "", login = "", cordon = "", more = "" } = {}): void {
+function program(
+  hosts: Record<string, string>,
+  { network = "", runner = "", login = "", cordon = "", more = "" } = {},
+): void {
   const runners = Object.entries(hosts).map(
     ([name, host]) =>
-      `const ${name} = new overlay.RunnerSubnet("${name}", { network, connection: at("${host}", { ${login} }), cordon: ${name === cordon} });`,
+      `const ${name} = new overlay.RunnerSubnet("${name}", { network, connection: at("${host}", { ${login} }), cordon: ${name === cordon}, ${runner} });`,
   );
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub", { ${login} }), ${network} });
@@ -65,7 +68,7 @@ test("a move to another host shows both hosts, and a new key says that it concer
 test("preview shows the lines that change, and no others", async () => {
   program(HOSTS, { network: "mtu: 1400" });
   const text = await preview("--diff");
-  const lines = text.split("\n").filter((line) => /^ {8}/.test(line) && !/^ +\[(id|urn)=/.test(line));
+  const lines = text.split("\n").filter((line) => /^ {5}/.test(line) && !/^ +\[(id|urn)=/.test(line));
   expect(lines.map((line) => line.trim())).toEqual([
     '~ mtu: "auto" => 1400',
     ...["r1", "r2", "r3"].flatMap(() => ["~ network: {", '~ mtu: "auto" => 1400', "}"]),
@@ -102,9 +105,9 @@ test("the removal of a runner with a reservation is refused in preview, and a co
 
 test("up shows what it waits for, and what each resource has got", async () => {
   const { r1: _, ...others } = HOSTS;
-  program(others, { network: "mtu: 1400" });
+  program(others, { runner: "mtu: 1400" });
   const lock = "cd /run/pulumi-overlay && echo backup >holder && date -u +%FT%TZ >>holder";
-  const held = lab.exec("r2", `flock -o /run/pulumi-overlay sh -c '${lock} && sleep 6'`);
+  const held = lab.exec("r2", `flock -o /run/pulumi-overlay sh -c '${lock} && sleep 12'`);
   const { code, text } = await stack.up();
   await held;
   expect(code).toBe(0);
