@@ -69,13 +69,16 @@ const scopedOwner = (owner: string): string => {
   );
 };
 
-const earlierOwners = z.array(z.object({ owner: z.string(), formerOwner: z.string().optional() }));
+const earlierNames = z.array(z.tuple([z.string()], z.string()));
 
-const readEarlier = (passed: unknown): EarlierOwner[] =>
-  (earlierOwners.safeParse(passed).data ?? []).map(({ owner, formerOwner }) => ({
-    owner: scopedOwner(owner),
-    ...(formerOwner !== undefined && { formerOwner: scopedOwner(formerOwner) }),
+/** `passed`: see `namesBefore` of the SDK. */
+function readEarlier(passed: unknown, owner: string): EarlierOwner[] {
+  const ownerNamed = (name: string): string => owner.slice(0, owner.lastIndexOf("::") + 2) + name;
+  return (earlierNames.safeParse(passed).data ?? []).map(([name, former]) => ({
+    owner: ownerNamed(name),
+    ...(former !== undefined && { formerOwner: ownerNamed(former) }),
   }));
+}
 
 const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
@@ -172,7 +175,7 @@ export function provider(type: string) {
             ...(typeof declared === "string" && readDeclared(declared)),
             ...(typeof program === "string" && { program }),
             ...(typeof resources === "string" && { declares: readResources(resources) }),
-            earlier: readEarlier(earlier),
+            earlier: readEarlier(earlier, scopedOwner(String(owner))),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },
           isNew(olds) ? undefined : olds,

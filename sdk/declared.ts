@@ -11,12 +11,10 @@ export interface Declaration {
 
 /** A resource that the pool serves in the order of the program. */
 export interface OrderedDeclaration {
-  owner: Promise<string>;
-  /** The owner before the resource was renamed. */
-  formerOwner?: Promise<string> | undefined;
+  /** The present one and former ones. */
+  names: string[];
   /** The resource, or the name, that it is declared for. */
   of: unknown;
-  /** The owner of a child is known when its parent is registered, and no other parent is waited for. */
   parent: unknown;
 }
 
@@ -46,17 +44,16 @@ export function describeProgram(declarations: Declaration[]): DescribedProgram {
   };
 }
 
-/** The owners that are declared before this one, for the same resource and under the same parent. */
-export const ownersBefore = (all: OrderedDeclaration[], last: OrderedDeclaration): Promise<object[]> =>
-  Promise.all(
-    all
-      .slice(0, all.indexOf(last))
-      .filter(({ of, parent }) => of === last.of && parent === last.parent)
-      .map(async ({ owner, formerOwner }) => ({
-        owner: await owner,
-        ...(formerOwner && { formerOwner: await formerOwner }),
-      })),
-  );
+/**
+ * Name and former name of those that are declared before this one, for the same resource and under the same parent: their owners differ from its
+ * own in the name only. A name with `::` cannot be told from the rest of an owner.
+ */
+export const namesBefore = (all: OrderedDeclaration[], last: OrderedDeclaration): string[][] =>
+  all
+    .slice(0, all.indexOf(last))
+    .filter(({ of, parent }) => of === last.of && parent === last.parent)
+    .map(({ names }) => names.slice(0, 2))
+    .filter((names) => [...names, ...last.names].every((name) => !name.includes("::")));
 
 const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
 

@@ -4,8 +4,8 @@ import {
   type Declaration,
   type DescribedProgram,
   describeProgram,
+  namesBefore,
   type OrderedDeclaration,
-  ownersBefore,
 } from "./declared";
 
 /** The properties of a resource class; written by the generator. */
@@ -93,36 +93,30 @@ interface FirstTurn {
   described: Promise<DescribedProgram>;
 }
 
-/** By run, and by type. */
-const orders = new WeakMap<object, Map<string, OrderedDeclaration[]>>();
-
-/** Pulumi checks resources in any order. The owners that are declared earlier get their values first. */
-function declareInOrder(
-  { type, inOrder }: Shape,
-  [name, ...formerNames]: string[],
-  args: Record<string, unknown>,
-  parent: pulumi.Resource | undefined,
-): Promise<object[]> | undefined {
-  if (!inOrder || args[inOrder.unless] !== undefined) return undefined;
-  const run = currentRun();
-  const order = orders.get(run) ?? new Map<string, OrderedDeclaration[]>();
-  orders.set(run, order);
-  const [formerName] = formerNames;
-  const declaration = {
-    owner: ownerOf(type, name!, parent),
-    formerOwner: formerName === undefined ? undefined : ownerOf(type, formerName, parent),
-    of: args[inOrder.by],
-    parent,
-  };
-  const all = [...(order.get(type) ?? []), declaration];
-  order.set(type, all);
-  return ownersBefore(all, declaration);
-}
-
 /** By run. A process has several with the Automation API. */
 const firstTurns = new WeakMap<object, FirstTurn>();
 const OUTSIDE_OF_PULUMI = {};
 const currentRun = (): object => pulumi.runtime.getMonitor() ?? OUTSIDE_OF_PULUMI;
+
+/** By run, and by type. */
+const orders = new WeakMap<object, Map<string, OrderedDeclaration[]>>();
+
+/** Pulumi checks resources in any order. Those that are declared earlier get their values first. */
+function declareInOrder(
+  { type, inOrder }: Shape,
+  names: string[],
+  args: Record<string, unknown>,
+  parent: pulumi.Resource | undefined,
+): string[][] | undefined {
+  if (!inOrder || args[inOrder.unless] !== undefined) return undefined;
+  const run = currentRun();
+  const order = orders.get(run) ?? new Map<string, OrderedDeclaration[]>();
+  orders.set(run, order);
+  const declaration = { names, of: args[inOrder.by], parent };
+  const all = [...(order.get(type) ?? []), declaration];
+  order.set(type, all);
+  return namesBefore(all, declaration);
+}
 
 function declare(declaration: Declaration): Promise<DescribedProgram> {
   const run = currentRun();
