@@ -1,4 +1,5 @@
 import type { Client } from "@grpc/grpc-js";
+import type { Phase } from "./host/connection";
 
 /**
  * Messages to Pulumi's engine (`pulumirpc.Engine/Log`), which shows each at the resource that it is about. The request is encoded here: five
@@ -17,7 +18,6 @@ export interface LogMessage {
 const SHOWN_AFTER_MS = 1000;
 
 export class EngineLog {
-  readonly #phases = new Map<string, NodeJS.Timeout>();
   #client: Promise<Client> | undefined;
   #last: Promise<unknown> = Promise.resolve();
 
@@ -30,15 +30,16 @@ export class EngineLog {
   }
 
   /** What is being done for the resource, shown if it takes long. */
-  showPhase(urn: string, text: string): void {
-    this.endPhase(urn);
-    const send = (): void => this.send({ severity: "info", text, urn, isEphemeral: true });
-    this.#phases.set(urn, setTimeout(send, SHOWN_AFTER_MS).unref());
-  }
-
-  endPhase(urn: string): void {
-    clearTimeout(this.#phases.get(urn));
-    this.#phases.delete(urn);
+  openPhase(urn: string): Phase {
+    let timer: NodeJS.Timeout | undefined;
+    return {
+      report: (text) => {
+        clearTimeout(timer);
+        const send = (): void => this.send({ severity: "info", text, urn, isEphemeral: true });
+        timer = setTimeout(send, SHOWN_AFTER_MS).unref();
+      },
+      end: () => clearTimeout(timer),
+    };
   }
 
   /** Waits until all messages have arrived: the engine ends the process once it has its last answer. */

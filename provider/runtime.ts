@@ -4,7 +4,7 @@ import { connect } from "node:net";
 import { z } from "zod";
 import { EngineLog, type LogMessage } from "./engine-log";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
-import type { Report } from "./host/connection";
+import { NO_PHASE, type Phase } from "./host/connection";
 import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
@@ -95,7 +95,7 @@ function buildDependencies(settings: Settings): Dependencies {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login, currentReport),
+    fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login, openPhase),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
@@ -126,11 +126,12 @@ function sayOnce(message: Omit<LogMessage, "urn">): void {
   else console.error(message.severity === "warning" ? `warning: ${text}` : text);
 }
 
-/** For the resource that is called now. Pipelines have no use for phases: their log keeps each line. */
-function currentReport(): Report {
+/** Of the resource that is called now. Pipelines have no use for phases: their log keeps each line. */
+function openPhase(): Phase {
   const urn = called.getStore();
-  if (!engineLog || !urn || process.env.CI) return () => {};
-  return (text) => engineLog.showPhase(urn, escapeControls(text));
+  if (!engineLog || !urn || process.env.CI) return NO_PHASE;
+  const { report, end } = engineLog.openPhase(urn);
+  return { report: (text) => report(escapeControls(text)), end };
 }
 
 const warnOnce = (text: string): void => sayOnce({ severity: "warning", text });
@@ -249,7 +250,6 @@ async function traceCall<T>(type: string, method: string, owner: unknown, act: (
       Object.assign(error, { toString: () => `${type} ${String(owner).split("::").at(-1)}`, stack: error.code });
     throw error;
   } finally {
-    engineLog?.endPhase(urnOf(String(owner)));
     await engineLog?.flush();
     trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });
   }

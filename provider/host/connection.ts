@@ -38,6 +38,14 @@ export interface HostSettings {
 /** Tells the user what is being done. */
 export type Report = (text: string) => void;
 
+/** Work on one host, which the user may be told about until it ends. */
+export interface Phase {
+  report: Report;
+  end(): void;
+}
+
+export const NO_PHASE: Phase = { report: () => {}, end: () => {} };
+
 export interface CommandResult {
   code: number;
   stdout: string;

@@ -5,7 +5,16 @@ import { OverlayError } from "../errors";
 import { boundedArray, parseHostJson } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
-import { type Connection, connectionName, type Host, type Hosts, hostId, type Report } from "./connection";
+import {
+  type Connection,
+  connectionName,
+  type Host,
+  type Hosts,
+  hostId,
+  NO_PHASE,
+  type Phase,
+  type Report,
+} from "./connection";
 import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, CheckRequest, InspectResult } from "./reconcile/requests";
@@ -17,20 +26,20 @@ export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 
 /**
  * Gives access to all hosts: connections with defaults, one underlay query per host for the whole
- * run (twenty runners query the same hub), and the reconciler. `currentReport`: of the caller, who is told what is being done.
+ * run (twenty runners query the same hub), and the reconciler. `openPhase`: for the caller, who is told what is being done.
  */
 export function createFleet(
   hosts: Hosts,
   reconciler: Reconciler,
   defaults: ConnectionDefaults,
-  currentReport: () => Report = () => () => {},
+  openPhase: () => Phase = () => NO_PHASE,
 ): Fleet {
   const answers = new Map<string, Promise<Underlay>>();
   const seen = new Map<string, Connection>();
   const keyChecks = new Map<string, Promise<void>>();
 
-  async function hostOf(connection: Connection): Promise<Host> {
-    currentReport()(`connecting to ${connectionName(connection)}`);
+  async function hostOf(connection: Connection, report: Report): Promise<Host> {
+    report(`connecting to ${connectionName(connection)}`);
     const full = { ...defaults, ...connection };
     const key = hostId(full);
     const fallbacks = [seen.get(key), { ...connection, ...defaults }].filter((c) => c !== undefined);
@@ -39,8 +48,17 @@ export function createFleet(
     return host;
   }
 
-  async function ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay> {
-    const host = await hostOf(connection);
+  /** Does `work` with the host, and tells the caller about it. */
+  async function withHost<T>(connection: Connection, work: (host: Host, report: Report) => Promise<T>): Promise<T> {
+    const { report, end } = openPhase();
+    try {
+      return await work(await hostOf(connection, report), report);
+    } finally {
+      end();
+    }
+  }
+
+  async function readOnce(host: Host, question: UnderlayQuestion): Promise<Underlay> {
     const key = JSON.stringify([host.id, question]);
     const answer = answers.get(key) ?? readUnderlay(host, question);
     answers.set(key, answer);
@@ -58,20 +76,21 @@ export function createFleet(
     return check;
   }
 
-  const reported = <R extends CheckRequest>(request: R): R => ({ ...request, report: currentReport() });
-
   return {
     checkKey,
-    ask,
-    check: async (connection, request) => reconciler.check(await hostOf(connection), reported(request)),
-    apply: async (connection, request) => reconciler.apply(await hostOf(connection), reported(request)),
-    inspect: async (connection, request) => reconciler.inspect(await hostOf(connection), reported(request)),
+    ask: (connection, question) => withHost(connection, (host) => readOnce(host, question)),
+    check: (connection, request) =>
+      withHost(connection, (host, report) => reconciler.check(host, { ...request, report })),
+    apply: (connection, request) =>
+      withHost(connection, (host, report) => reconciler.apply(host, { ...request, report })),
+    inspect: (connection, request) =>
+      withHost(connection, (host, report) => reconciler.inspect(host, { ...request, report })),
     wasWritten: (connection, uid) => reconciler.wasWritten(hostId({ ...defaults, ...connection }), uid),
-    run: async (connection, script) => {
-      const host = await hostOf(connection);
-      currentReport()(`verifying with packets from ${host.name}`);
-      return host.exec(script, "trying packets");
-    },
+    run: (connection, script) =>
+      withHost(connection, (host, report) => {
+        report(`verifying with packets from ${host.name}`);
+        return host.exec(script, "trying packets");
+      }),
   };
 }
 

@@ -282,7 +282,7 @@ export class Lifecycle {
   async #refuseUndeclared(lease: Lease, news: Values): Promise<void> {
     if (!this.#declares || buildRequest(this.def, news).pool !== lease.pool) return;
     const pool = await this.deps.pool();
-    const opener = await pool.ipam.holder(lease.pool);
+    const opener = await pool.ipam.find({ name: lease.pool });
     if (!opener || !isCommitted(opener) || !isSameStack(opener.owner, lease.owner)) return;
     if (!this.#declares(opener.owner) && !pool.isInRun(opener)) throw undeclaredError(lease, opener);
   }

@@ -1,7 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
-import { findSpec } from "../ipam/shorthands";
+import { findSpec, listSpecs } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameStack } from "../owner";
@@ -29,8 +29,8 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const before = formerRunnerPool(request, context);
   if (await isToBeCreatedAgain(request, context, before)) return rejectReplaced(request, context);
   const chosen = await findChosen(placementLeaseName(request.network, owner), context);
-  const closed = await findClosed(request, context);
-  const current = [before, chosen?.pool].filter((name) => context.olds || !name || !closed.has(name));
+  const closed = context.olds ? undefined : await findClosed(request, context);
+  const current = [before, chosen?.pool].filter((name) => !name || !closed?.has(name));
   const mayLeave = mayLeavePool(context, chosen);
   for (const name of current) {
     const spec = name === undefined ? undefined : await findSpec(pool.ipam, name);
@@ -43,9 +43,10 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   }
   const candidates = await findCandidates(pool.ipam, request);
   const onlyOffered = await findOnlyOffered(request.network, pool);
+  const left = new Set([...onlyOffered, ...(closed ?? (await findClosed(request, context)))]);
   const best = pickRunner(
     request.placement,
-    candidates.filter(({ spec }) => !onlyOffered.has(spec.name) && !closed.has(spec.name)),
+    candidates.filter(({ spec }) => !left.has(spec.name)),
   );
   if (!best && context.dryRun) await withdrawChosen(placementLeaseName(request.network, owner), context);
   if (!best) throw noRunnerError(request);
@@ -56,7 +57,7 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
 async function findClosed({ network, ip }: PlacementRequest, { pool, owner, declares }: AllocationContext) {
   if (ip !== undefined) return new Set<string>();
   const runners = await pool.ipam.leases(networkPool(network));
-  const specs = await pool.ipam.pools(addressPool(network, ""));
+  const specs = await listSpecs(pool.ipam, { prefix: addressPool(network, "") });
   const isDeleted = (runner: Lease) =>
     isSameStack(runner.owner, owner) && declares?.(runner.owner) === false && !pool.isInRun(runner);
   const cordoned = specs.filter((spec) => isCordoned(pool.plannedSpec(spec))).map(({ name }) => name);
