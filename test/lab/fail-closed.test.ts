@@ -145,6 +145,27 @@ describe.each(["iptables-restore", "ip6tables-restore"])("%s", (tool) => {
   });
 });
 
+const FLUSH =
+  "for tool in iptables ip6tables; do for table in raw mangle nat filter; do $tool -t $table -F; $tool -t $table -X; done; done";
+
+test.each(["iptables-restore", "ip6tables-restore", "iptables-save"])(
+  "without %s, boot.sh closes a running host whose rules were flushed; the next run restores it",
+  async (tool) => {
+    await apply(plan());
+    await sh("r1", FLUSH);
+    await replace(tool, "exit 1");
+    expect(await boot()).toMatchObject({ code: 1, stderr: expect.stringMatching(/could not be added\. .* are down/) });
+    expect(await arrivals(async () => {})).toEqual(NONE);
+    await restoreTools();
+    expect(await arrivals(async () => expect((await boot()).code).toBe(0))).toEqual(NONE);
+    for (const ip of ["10.128.64.1", "fd00:128:0:1::1"])
+      await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${ip}`));
+    expect(await sh("r1", "ip -6 route show proto 183; cat /proc/sys/net/ipv4/ip_forward")).toMatch(
+      /^fd00:128::\/48 .*\n1$/s,
+    );
+  },
+);
+
 test("rules stay while the devices cannot be removed", async () => {
   await apply(plan());
   await replace("ip", 'case "$1 $2" in "-force -batch") cat >/dev/null; exit 1 ;; esac; exec $real "$@"');

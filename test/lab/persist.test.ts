@@ -107,6 +107,11 @@ test.each<[string, string, string]>([
     "hub",
     "ip link set vxkr1 type vxlan id 101 remote 10.254.9.9; ip link set vxkr1 mtu 1300 down",
   ],
+  [
+    "the tunnel's default FDB entry",
+    "r1",
+    "bridge fdb show dev vxkr1 | sed -n 's/^\\(00:[0:]* \\)\\(dst [^ ]*\\).*/\\1dev vxkr1 \\2/p' | xargs bridge fdb del",
+  ],
   ["a flushed firewall", "r1", "iptables -F; iptables -X; iptables -t nat -F; ip6tables -F"],
   ["a rule that accepts", "r1", "iptables -D OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT"],
   ["a rule that drops", "r1", "iptables -t mangle -D OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP"],

@@ -27,8 +27,8 @@ export const linkKind: ItemKind<Link> = {
   isPresent: isOurLink,
   disappearsWith: ({ master }) => master, // only its membership: `invertLink` and `planSteps` set it again
   render: renderLink,
-  // A device that already exists may have other ends: it is set to the right ones, too.
-  bootSteps: (item) => [addStep(item), { verb: "change", item }],
+  // A device that already exists may have other ends, or lack the default FDB entry, of which the kernel never makes a second one.
+  bootSteps: (item) => [addStep(item), { verb: "change", item, faults: { lacksFdb: true } }],
   invert: invertLink,
   removeFrom(facts, { name }) {
     facts.links.delete(name);

@@ -2,7 +2,7 @@ import { bootSteps, creationRank, renderSteps } from "../kinds";
 import { sha256 } from "../kinds/file";
 import { TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import type { DesiredState, Item, Link, Service } from "../model/items";
+import { type DesiredState, FORWARDING, type Item, type Link, type Service } from "../model/items";
 import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath } from "../model/record";
 import { LOCK_DIR, LOCK_HOLDER_FILE, MAKE_LOCK_DIR, quote, requireWord } from "../render/shell";
 
@@ -147,6 +147,17 @@ restore() {
   [ -z "$lines" ] || printf '%s\\n' "$lines" | "$2-restore" --noflush -w 10
 }
 
+# close: takes our devices down, and ends forwarding that we have switched on
+close() {
+  ours() {
+    absent "$1" || ! read -r mac <"/sys/class/net/$1/address" || [ "$mac" != "$2" ] || ip link set dev "$1" down
+  }
+  each >/dev/null 2>&1
+  for key in ${Object.values(FORWARDING).join(" ")}; do
+    ! grep -qsx 0 "${RECORD_DIR}/former/$key" || echo 0 >"/proc/sys/$(printf %s "$key" | tr . /)"
+  done
+}
+
 # systemd-networkd calls itself started before it has turned to its links, and only then takes away what it does not know
 for try in 1 2 3 4 5 6 7 8 9 10; do
   networkctl list --no-legend 2>/dev/null | grep -qE ' (pending|initialized) *$' || break
@@ -159,7 +170,8 @@ done
 firewall() { cat; false; }
 rules=$(each 2>/dev/null)
 { restore 4 iptables && restore 6 ip6tables; } || {
-  echo "The firewall rules could not be added. Devices and forwarding of the overlay networks are left as they are." >&2
+  close
+  echo "The firewall rules could not be added. Until they can, devices of the overlay networks are down, and forwarding is off if it was off before them." >&2
   exit 1
 }
 firewall() { :; }
