@@ -28,6 +28,8 @@ interface Tool {
 }
 
 export interface Kind<T extends Item> {
+  /** dockerd runs only on r1. Default: the hub. */
+  host?: "r1";
   /** Items that it needs. */
   needs: Item[];
   item: T;
@@ -45,6 +47,7 @@ const MODE = "only files have a mode";
 const IP_BATCH: Tool = { name: "ip", calls: "-force -batch -" };
 const RESTORE: Tool = { name: "iptables-restore", calls: "--noflush*" };
 
+const DOCKER_BRIDGE = "com.docker.network.bridge";
 const bridge: Item = { kind: "link", name: "truth0", type: "bridge", mac: "02:00:00:00:00:01", mtu: 1400 };
 const address: Item = { kind: "address", dev: "truth0", address: "10.77.0.1/24" };
 const place = { family: 4, table: "filter", chain: "OVERLAY-TRUTH" } as const;
@@ -54,7 +57,43 @@ const OTHER_CHAIN_RULE = "-s 203.0.113.7/32 -j DROP";
 /** Text: why the kind is not tried here, and which test has it. */
 export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | string } = {
   service: "needs systemd: test/vm/machines.test.ts",
-  docker: "needs dockerd: docker.test.ts",
+  docker: {
+    host: "r1",
+    needs: [bridge, address],
+    item: {
+      kind: "docker",
+      name: "truth",
+      bridge: "truth0",
+      mtu: 1400,
+      subnets: [{ subnet: "10.77.0.0/24", gateway: "10.77.0.1", hub: "10.77.0.254", range: "10.77.0.128/26" }],
+      required: true,
+    },
+    look: "docker network ls --filter name=truth --format '{{.Name}} {{.Driver}}'",
+    twin: {
+      make: "docker network create --subnet 10.99.0.0/24 truth",
+      undo: "docker network rm truth",
+      refused: /^DOCKER_NETWORK_FOREIGN/,
+    },
+    faults: {
+      missing: { spoil: "docker network rm truth", refresh: ["docker network truth: missing"] },
+      changed: {
+        spoil: `docker network rm truth; docker network create --subnet 10.77.0.0/24 --gateway 10.77.0.1 --aux-address hub=10.77.0.254 --ip-range 10.77.0.128/26 -o ${DOCKER_BRIDGE}.name=truth0 -o ${DOCKER_BRIDGE}.enable_ip_masquerade=false -o com.docker.network.driver.mtu=1300 truth`,
+        refresh: ["docker network truth: MTU is 1300, should be 1400"],
+      },
+      duplicated: "dockerd refuses a second network of a name",
+      "foreign twin": {
+        spoil: "docker network rm truth; docker network create --subnet 10.99.0.0/24 truth",
+        refresh: [
+          "docker network truth: bridge is none, should be truth0, MTU is none, should be 1400, masquerade is none, should be false, subnets is 10.99.0.0/24 (gateway undefined, hub none, range none), should be 10.77.0.0/24 (gateway 10.77.0.1, hub 10.77.0.254, range 10.77.0.128/26)",
+        ],
+        refused: /^DOCKER_NETWORK_FOREIGN/,
+        stays: "truth bridge",
+        undo: "docker network rm truth",
+      },
+      "wrong mode": MODE,
+    },
+    notRemovable: { name: "docker", calls: "network rm truth" },
+  },
   zone: "needs firewalld: test/vm/machines.test.ts",
   file: {
     needs: [],

@@ -1,4 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
@@ -10,10 +11,13 @@ import { FAULTS, KINDS, type Kind } from "./truth-cases";
 
 /** Every kind of item with every fault on a real kernel: what refresh names, what up and delete do, and what stays. */
 let lab: Lab;
-let host: Host;
+let docker: LabDocker;
+/** The host of the kind that is tried. */
+let name: string;
 let before: string;
 
-const sh = (script: string): Promise<string> => must(lab, "hub", script);
+const host = (): Host => labHost(lab, name);
+const sh = (script: string): Promise<string> => must(lab, name, script);
 /** Without chains that are empty: iptables-save lists a table's own ones once it was used. */
 const state = () =>
   sh(
@@ -21,9 +25,8 @@ const state = () =>
   );
 
 beforeAll(async () => {
-  lab = await Lab.up({ runners: 0 });
-  host = labHost(lab, "hub");
-  before = await state();
+  lab = await Lab.up({ runners: 1 });
+  docker = new LabDocker(lab);
 });
 afterAll(async () => {
   await lab?.down();
@@ -41,11 +44,11 @@ const request = (items: Item[]): ApplyRequest => ({
   ownersHere: async () => [],
 });
 const refusal = (pattern: RegExp): RegExp => new RegExp(pattern.source.replace(/^\^/, "^OverlayError: "));
-const up = (items: Item[]) => new Reconciler().apply(host, request(items));
+const up = (items: Item[]) => new Reconciler().apply(host(), request(items));
 const refused = async (items: Item[], pattern: RegExp) =>
   expect(String(await up(items).catch(String))).toMatch(refusal(pattern));
 async function refresh(items: Item[]): Promise<string[]> {
-  const { differences, foreign } = await new Reconciler().inspect(host, request(items));
+  const { differences, foreign } = await new Reconciler().inspect(host(), request(items));
   return [...foreign, ...differences.map(formatDifference)];
 }
 
@@ -55,6 +58,15 @@ const CASES = Object.entries(KINDS).flatMap(([name, kind]) =>
 
 describe.each(CASES)("$name", ({ kind, all }) => {
   const { needs, item, look, twin, notRemovable } = kind;
+
+  beforeAll(async () => {
+    name = kind.host ?? "hub";
+    if (kind.host) expect(await docker.findObstacle(kind.host)).toBeUndefined();
+    before = await state();
+  });
+  afterAll(async () => {
+    if (kind.host) await docker.stop(kind.host);
+  });
 
   if (typeof twin !== "string")
     test("create beside an object of another program", async () => {
@@ -101,10 +113,10 @@ describe.each(CASES)("$name", ({ kind, all }) => {
 
   if (typeof notRemovable !== "string")
     test("not removable: update and delete fail, refresh names it, and the next up removes it", async () => {
-      const { name, calls } = notRemovable;
-      const tool = `/usr/local/sbin/${name}`;
+      const { name: program, calls } = notRemovable;
+      const tool = `/usr/local/sbin/${program}`;
       const breakTool = async () => {
-        const real = await sh(`command -v ${name}`);
+        const real = await sh(`command -v ${program}`);
         await sh(
           `printf '%s\\n' '#!/bin/sh' 'case "$*" in ${calls.replaceAll(" ", "\\ ")}) cat >/dev/null; exit 1 ;; esac' 'exec ${real} "$@"' >${tool}; chmod +x ${tool}`,
         );
@@ -113,7 +125,7 @@ describe.each(CASES)("$name", ({ kind, all }) => {
       for (const later of [needs, []]) {
         await up(all);
         await breakTool();
-        await refused(later, /^HOST_COMMAND_FAILED: hub: /);
+        await refused(later, new RegExp(`^HOST_COMMAND_FAILED: ${name}: `));
         expect(await sh(look)).not.toBe("");
         await sh(`rm ${tool}`);
         if (later.length > 0) expect(await refresh(later)).toContain(`${left}, should be removed`);

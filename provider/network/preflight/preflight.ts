@@ -71,10 +71,14 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   const observed = findDockerNetwork(item, docker);
   const holder = records.find((record) => hasItem(record, item));
   const adoptable = desired.adopt && observed?.bridge === item.bridge && hasSameSubnets(observed.subnets, item.subnets);
-  if (holder ? !isOwnRecord(holder, desired) : observed && !adoptable && !isProvenNetwork(item, desired.items, facts)) {
+  const isOther = observed !== undefined && observed.bridge !== item.bridge;
+  const isForeign = holder
+    ? !isOwnRecord(holder, desired) || isOther
+    : observed && !adoptable && !isProvenNetwork(item, desired.items, facts);
+  if (isForeign) {
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
-      `There is already a Docker network ${item.name}, and it ${describeHolder(holder)}. It was not changed.`,
+      `There is already a Docker network ${item.name}, and it ${describeHolder(isOther ? undefined : holder)}. It was not changed.`,
       "Choose another docker.networkName, remove that network, or set adopt if it is yours.",
     );
   }
