@@ -78,7 +78,7 @@ export function createFleet(
 
   return {
     checkKey,
-    ask: (connection, question) => withHost(connection, (host) => readOnce(host, question)),
+    ask: (connection, question) => withHost(connection, async (host) => readOnce(host, await question)),
     check: (connection, request) =>
       withHost(connection, (host, report) => reconciler.check(host, { ...request, report })),
     apply: (connection, request) =>
@@ -98,7 +98,8 @@ export function createFleet(
 export interface Fleet {
   /** Throws SSH_AUTH if its private key cannot be read. Contacts no host. */
   checkKey(connection: Connection): Promise<void>;
-  ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay>;
+  /** Dials the host while the question is still unknown. */
+  ask(connection: Connection, question: Promise<UnderlayQuestion>): Promise<Underlay>;
   /** Throws what an apply would be refused with. Changes nothing. */
   check(connection: Connection, request: CheckRequest): Promise<InspectResult>;
   apply(connection: Connection, request: ApplyRequest): Promise<InspectResult>;

@@ -35,19 +35,32 @@ function desiredState(
   };
 }
 
-/** Asks each host for its underlay address and MTU: the hub first, because the others need its address. */
+/** Asks each host for its underlay address and MTU. */
 export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Underlays> {
   const underlays: Underlays = {};
-  for (const target of targetsOf(def, props)) underlays[target.role] = await askHost(deps, target, underlays);
+  for (const [role, answer] of askAll(deps, targetsOf(def, props))) underlays[role] = await answer;
   return underlays;
 }
 
-const askHost = (
+/** The question to a host may have the address of one before it, such as the hub's. All are dialled at once. */
+function askAll(
   deps: Pick<Dependencies, "fleet">,
-  { connection, underlayIp, toward, carries }: TargetHost,
-  known: Underlays,
-): Promise<Underlay> =>
-  deps.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
+  targets: TargetHost[],
+  recall: (role: string) => Underlay | undefined = () => undefined,
+): Map<string, Promise<Underlay>> {
+  const answers = new Map<string, Promise<Underlay>>();
+  const addressOf = async (peer: string): Promise<string | undefined> => {
+    const answer = answers.get(peer);
+    return answer ? (await answer.catch(() => recall(peer)))?.underlayIp : peer;
+  };
+  for (const { role, connection, underlayIp, toward, carries } of targets) {
+    const question = async () => ({ underlayIp, toward: toward && (await addressOf(toward)), carries });
+    const answer = deps.fleet.ask(connection, question());
+    answer.catch(() => {}); // an earlier one may be thrown first
+    answers.set(role, answer);
+  }
+  return answers;
+}
 
 /** What is known of the hosts of a resource, although some do not answer: of those the facts that the last up wrote to the state. */
 interface KnownUnderlays {
@@ -65,14 +78,14 @@ async function askOrRecall(
 ): Promise<KnownUnderlays> {
   const known: KnownUnderlays = { underlays: {}, errors: new Map() };
   const lastSeen = lastUnderlays.parse(underlaysInState(props));
-  for (const target of targets) {
+  for (const [role, answer] of askAll(deps, targets, (role) => lastSeen[role])) {
     try {
-      known.underlays[target.role] = await askHost(deps, target, known.underlays);
+      known.underlays[role] = await answer;
     } catch (error) {
       if (!isOverlayError(error)) throw error;
-      known.errors.set(target.role, error);
-      const last = lastSeen[target.role];
-      if (last) known.underlays[target.role] = last;
+      known.errors.set(role, error);
+      const last = lastSeen[role];
+      if (last) known.underlays[role] = last;
       else known.unknown ??= error;
     }
   }
@@ -208,10 +221,17 @@ export async function cleanRemovedHosts(
   }
 }
 
+/** A host that has accepted its request. */
+interface AcceptedTarget {
+  peerMoves: boolean;
+  /** Applies the request, or waits until it is applied. */
+  finish(): Promise<InspectResult>;
+}
+
 /**
- * If there are several hosts, all are checked before the first is changed, so that a refusal by one does not leave the others half
- * done. Hosts whose peer changes its address come first: they then accept both addresses. A host that did not answer the check is
- * not dialled again.
+ * No host is changed before those before it have accepted, so that a refusal does not leave hosts half done: all but the last are checked first,
+ * and the last one accepts in the conversation that changes it. Hosts whose peer changes its address are done before the others: they
+ * then accept both addresses. A host that did not answer the check is not dialled again.
  */
 async function applyToTargets(
   deps: Dependencies,
@@ -219,39 +239,59 @@ async function applyToTargets(
   requestFor: (target: TargetHost) => ApplyRequest | Promise<ApplyRequest>,
   done: (target: TargetHost) => void = () => {},
 ): Promise<InspectResult[]> {
-  const applyToTarget = async (target: TargetHost, request: ApplyRequest): Promise<InspectResult> => {
+  const applyTo = async (target: TargetHost, request: ApplyRequest): Promise<InspectResult> => {
     const seen = await deps.fleet.apply(target.connection, request);
     done(target);
     return seen;
   };
-  if (targets.length < 2)
-    return forEachTarget(targets, async (target) => applyToTarget(target, await requestFor(target)));
-  const check = async (target: TargetHost): Promise<{ request: ApplyRequest; peerMoves: boolean }> => {
+  const check = async (target: TargetHost): Promise<AcceptedTarget> => {
     const request = await requestFor(target);
     const { peerMoves } = await deps.fleet.check(target.connection, request);
-    return { request, peerMoves };
+    return { peerMoves, finish: () => applyTo(target, request) };
   };
-  const checks = await Promise.allSettled(targets.map(check));
-  const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
+  const begin = async (target: TargetHost): Promise<AcceptedTarget> => {
+    const request = await requestFor(target);
+    return new Promise((accept, refuse) => {
+      const finish = () => applied;
+      const accepted = (peerMoves: boolean): void => accept({ peerMoves, finish });
+      const applied = applyTo(target, { ...request, accepted });
+      applied.then(({ peerMoves }) => accepted(peerMoves), refuse);
+    });
+  };
+  const checked = await settle(targets.slice(0, -1), check);
+  const isFirst = (each: PromiseSettledResult<AcceptedTarget> | undefined): boolean =>
+    each?.status === "fulfilled" && each.value.peerMoves;
+  const last = await settle(targets.slice(-1), checked.some(isFirst) ? check : begin);
+  const all = [...checked, ...last];
+  const finish = async (_: TargetHost, i: number): Promise<InspectResult> => {
+    const each = all[i]!;
+    if (each.status === "rejected") throw each.reason;
+    return each.value.finish();
+  };
+  return forEachTarget(targets, finish, (_, i) => isFirst(all[i]));
+}
+
+/** The answers of all. Throws a refusal; a host that does not answer refuses nothing. */
+async function settle<T>(
+  targets: TargetHost[],
+  act: (target: TargetHost) => Promise<T>,
+): Promise<PromiseSettledResult<T>[]> {
+  const results = await Promise.allSettled(targets.map(act));
+  const failures = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
-  const apply = async (target: TargetHost): Promise<InspectResult> => {
-    const checked = checks[targets.indexOf(target)]!;
-    if (checked.status === "rejected") throw checked.reason;
-    return applyToTarget(target, checked.value.request);
-  };
-  return forEachTarget(targets, apply, (_, i) => checks[i]!.status === "fulfilled" && checks[i]!.value.peerMoves);
+  return results;
 }
 
 /** Waits for all targets, also when one fails: nothing may still run when the result is reported. */
 async function forEachTarget<T>(
   targets: TargetHost[],
-  act: (target: TargetHost) => Promise<T>,
-  isFirst: (target: TargetHost, i: number) => boolean = () => false,
+  act: (target: TargetHost, i: number) => Promise<T>,
+  isFirst: (target: TargetHost, i: number) => boolean,
 ): Promise<T[]> {
-  const first = targets.map((target, i) => (isFirst(target, i) ? act(target) : undefined));
+  const first = targets.map((target, i) => (isFirst(target, i) ? act(target, i) : undefined));
   await Promise.allSettled(first);
-  const results = await Promise.allSettled(targets.map((target, i) => first[i] ?? act(target)));
+  const results = await Promise.allSettled(targets.map((target, i) => first[i] ?? act(target, i)));
   const reasons = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const worst = reasons.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE")) ?? reasons[0];
   if (worst) throw worst;

@@ -228,8 +228,11 @@ const inspectResult = (desired: DesiredState, facts: Facts, differences: ItemDif
   foreign: describeForeign(desired, facts),
   neighbours: findNeighbours(desired, facts),
   containers: containersOn(desired.items, facts.docker),
-  peerMoves: desired.items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined),
+  peerMoves: peerMoves(desired, facts),
 });
+
+const peerMoves = ({ items }: DesiredState, facts: Facts): boolean =>
+  items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined);
 
 /** Accepts the requests that can be applied, and refuses the others, before anything is written. */
 export async function acceptRequests(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
@@ -280,6 +283,7 @@ async function applyUnderLock(
   mergeWaiting(jobs, later, requests, facts, () => true);
   await answerInspections(host, jobs, facts);
   const accepted = await acceptRequests(host, jobs, facts);
+  for (const { desired } of accepted) desired.accepted?.(peerMoves(desired, facts));
   const states = acceptedRequests(accepted);
   const { steps, warnings } = await withLostPorts(shell, planSteps(states, facts), states, facts);
   for (const warning of invalidWarnings(host.name, states, facts)) options.warn(warning);

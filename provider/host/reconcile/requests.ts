@@ -15,10 +15,12 @@ export interface ApplyRequest extends DesiredState {
   /** Why there is no plan of what is to be removed. */
   planError?: OverlayError;
   report?: Report;
+  /** Called under the host's lock when nothing there refuses the change, before the first write. */
+  accepted?(peerMoves: boolean): void;
 }
 
 /** Asks how the host differs, or whether an apply would be refused. */
-export type CheckRequest = Omit<ApplyRequest, "fence">;
+export type CheckRequest = Omit<ApplyRequest, "fence" | "accepted">;
 
 /** What a host was found to have. */
 export interface InspectResult {

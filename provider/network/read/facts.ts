@@ -49,18 +49,17 @@ const RULES6 =
 
 /**
  * Owner and mode of those files and folders of ours that another user than root owns or can write. A file name with other characters than
- * ours is not printed: another user may have made it, and could imitate a line of the answer.
+ * ours is not printed: another user may have made it, and could imitate a line of the answer. The files are the shell's arguments.
  */
-const accessScript = (files: string): string =>
-  `echo '@@ access'; find -H ${RECORD_DIR} ${files} \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
+const ACCESS_SCRIPT = `echo '@@ access'; find -H ${RECORD_DIR} "$@" \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
 
 /** Parts whose size does not depend on the number of runners, except for the hashes of these files. */
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
   NETCONF_SCRIPT,
-  `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
-  accessScript(`${files} ${SERVICES.map(unitPath).join(" ")}`),
+  `set -- ${files} ${SERVICES.map(unitPath).join(" ")}; echo '@@ files'; sha256sum "$@" 2>/dev/null`,
+  ACCESS_SCRIPT,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_SCRIPT,
   ZONE_SCRIPT,

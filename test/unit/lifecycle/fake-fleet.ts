@@ -27,6 +27,9 @@ export class FakeFleet implements Fleet {
   readonly writes: string[] = [];
   readonly contacted: string[] = [];
   readonly down = new Set<string>();
+  /** Hosts that refuse every change. */
+  readonly refuses = new Set<string>();
+  readonly conversations: string[] = [];
   /** Containers on the Docker network of each host. */
   readonly containers = new Map<string, Container[]>();
   readonly #written = new Set<string>();
@@ -41,19 +44,28 @@ export class FakeFleet implements Fleet {
 
   checkKey: Fleet["checkKey"] = async () => {};
 
-  ask: Fleet["ask"] = async (connection, { underlayIp }) => {
+  ask: Fleet["ask"] = async (connection, question) => {
     const host = this.#reach(connection);
+    const { underlayIp } = await question;
     return { underlayIp: underlayIp ?? host, underlayMtu: 1500 };
   };
 
+  #begin(action: string, connection: Connection): string {
+    const host = this.#reach(connection);
+    this.conversations.push(`${action} ${host}`);
+    if (this.refuses.has(host)) throw new OverlayError("DEVICE_FOREIGN", `${host} refuses.`, "Rename the device.");
+    return host;
+  }
+
   check: Fleet["check"] = async (connection) => {
-    this.#reach(connection);
+    this.#begin("check", connection);
     return { differences: [], foreign: [], neighbours: [], containers: [], peerMoves: false };
   };
 
-  apply: Fleet["apply"] = async (connection, { record, items, fence }) => {
-    const host = this.#reach(connection);
+  apply: Fleet["apply"] = async (connection, { record, items, fence, accepted }) => {
+    const host = this.#begin("apply", connection);
     await fence();
+    accepted?.(false);
     const [have, owners] = [this.items.get(host)!, this.owners.get(host)!];
     const mine = owners.get(record.uid) ?? [];
     owners.delete(record.uid);

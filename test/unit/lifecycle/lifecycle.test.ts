@@ -37,6 +37,23 @@ test("a failure after the claim keeps the state and the value, and update contin
   expect(fleet.itemsOn("192.0.2.11")).toContain("link ovl1");
 });
 
+test.each(["192.0.2.1", "192.0.2.11"])("if %s refuses, no host is changed", async (refusing) => {
+  const network = await makeNetwork();
+  fleet.takeWrites();
+  fleet.refuses.add(refusing);
+  await expect(makeRunner(network, "a", "192.0.2.11")).rejects.toThrow("DEVICE_FOREIGN");
+  expect(fleet.takeWrites()).toEqual([]);
+  fleet.refuses.clear();
+  expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1, drift: [] });
+});
+
+test("all hosts but the last are asked beforehand, and the last one accepts in the conversation that changes it", async () => {
+  const network = await makeNetwork();
+  fleet.conversations.length = 0;
+  await makeRunner(network, "a", "192.0.2.11");
+  expect(fleet.conversations).toEqual(["check 192.0.2.1", "apply 192.0.2.11", "apply 192.0.2.1"]);
+});
+
 test("a create whose answer was lost is repeated with the same value, and removes nothing from hosts", async () => {
   const network = await makeNetwork();
   await makeRunner(network, "a", "192.0.2.11");

@@ -72,7 +72,7 @@ test.each<[whose: string, facts: Facts, refused: string | undefined]>([
 
 test("both scripts read the files of requests and of records", () => {
   for (const script of [inspectScript([desired("r1", [file])]), preflightScript([desired("r1", [file])])]) {
-    expect(script).toMatch(new RegExp(`^echo '@@ files'; sha256sum .*'${PATH}'`, "m"));
+    expect(script).toMatch(new RegExp(`^set -- .*'${PATH}' .*; echo '@@ files'; sha256sum "\\$@"`, "m"));
     expect(script).toContain("grep -aFhs");
   }
   expect(inspectScript([desired("r1", [], { plannedItems: [file] })])).toContain(PATH);
