@@ -51,3 +51,19 @@ export function raisePriority(): void {
     console.error("No permission for a higher priority: other work on this machine affects the figures.");
   }
 }
+
+/** In milliseconds. */
+export interface Spent {
+  wall: number;
+  /** CPU time of the process. */
+  node: number;
+}
+
+/** What `floor-side.ts` measures in one round, in milliseconds. */
+export interface Floors {
+  /** Only connections. */
+  connected: number;
+  created: number;
+  refreshed: number;
+  withoutPulumi: { created: Spent; refreshed: Spent };
+}

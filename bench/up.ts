@@ -4,17 +4,20 @@ import { pathToFileURL } from "node:url";
 import { Lab } from "../lab/lab";
 import { type Stack, type TraceEvent, Workspace } from "../test/e2e/stack";
 import { ansiblePlaybook, CLEAN, runAnsible } from "./ansible";
-import { measureTime, median, timeInProvider } from "./measure";
+import { type Floors, measureTime, median as medianOf, seconds, timeInProvider } from "./measure";
 import { table } from "./table";
 
 /**
- * `pulumi up` of a hub and its runners, created, unchanged and drifted, compared with the same work by Ansible, by twelve ssh
- * commands per host, and with resources that do nothing; the time in the provider, compared with one handshake and two round trips
- * per host. All with one number of hosts in one run, on the same hosts.
+ * `pulumi up` of a hub and its runners, created, unchanged, refreshed and drifted, compared with the same work by Ansible, by twelve ssh
+ * commands per host, and with resources that do nothing; the time in the provider, compared with the same resources without Pulumi, and with the
+ * floor (`floor-side.ts`). All with one number of hosts in one run, on the same hosts.
  */
 const SIZES = [3, 20, 63];
 const AT_A_TIME = 8;
 const COMMANDS = 12;
+const FLOOR_ROUNDS = 3;
+/** Pulumi's default is four for each core of this machine, so that the hosts are configured in groups. */
+const PARALLEL = ["--parallel", "64"];
 
 const ours = (runners: number): string => `
   const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
@@ -39,16 +42,19 @@ export async function benchUp(args: string[]): Promise<void> {
 interface Timed {
   wall: number;
   inside: number;
+  /** CPU time of the provider. */
+  node: number;
 }
 
 interface Measured {
   runners: number;
   created: Timed;
   unchanged: Timed;
+  refreshed: Timed;
   drifted: Timed;
   empty: number;
   byHand: number;
-  floor: number;
+  floors: Floors[];
   ansibleCreated?: number;
   ansibleUnchanged?: number;
   connections: number[];
@@ -62,17 +68,20 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
     const others = ansible ? await measureAnsible(lab, ansible) : {};
     const [stack, nothing] = [await workspace.stack("ours"), await workspace.stack("empty", { project: "empty" })];
     nothing.program(empty(runners));
-    const emptyTime = await measureTime(() => nothing.mustUp());
-    const floors = [await measureFloor(lab)];
+    const emptyTime = await measureTime(() => nothing.mustUp(...PARALLEL));
+    const floors = await measureFloors(lab);
     const before = await countLogins(lab);
     stack.program(ours(runners));
-    const { events, ...created } = await runTraced(stack, () => stack.mustUp());
+    const { events, ...created } = await runTraced(stack, () => stack.mustUp(...PARALLEL));
     const connections = (await countLogins(lab)).map((count, i) => count - before[i]!);
-    floors.push(await measureFloor(lab));
-    const { events: _, ...unchanged } = await runTraced(stack, () => stack.mustUp());
+    const { events: _, ...unchanged } = await runTraced(stack, () => stack.mustUp(...PARALLEL));
+    const refresh = () =>
+      stack.must("refresh", "--yes", "--skip-preview", "--expect-no-changes", "--stack", stack.name, ...PARALLEL);
+    const { events: ___, ...refreshed } = await runTraced(stack, refresh);
     await execOnAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'ovl[0-9a-z]+' | head -n 1)");
-    const { events: __, ...drifted } = await runTraced(stack, () => stack.mustUp("--refresh"));
-    floors.push(await measureFloor(lab));
+    const { events: __, ...drifted } = await runTraced(stack, () => stack.mustUp("--refresh", ...PARALLEL));
+    await stack.destroy();
+    floors.push(...(await measureFloors(lab)));
     const byHand = await measureTime(() => runTwelveCommands(lab));
     const hub = lab.host("hub").address;
     const hubConversations = events.filter(({ conversation }) => conversation?.host === hub).length;
@@ -80,10 +89,11 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
       runners,
       created,
       unchanged,
+      refreshed,
       drifted,
       empty: emptyTime,
       byHand,
-      floor: median(floors), // it is short, so it varies most
+      floors,
       ...others,
       connections,
       hubConversations,
@@ -107,7 +117,8 @@ async function runTraced(stack: Stack, act: () => Promise<unknown>): Promise<Tim
   stack.trace();
   const wall = await measureTime(act);
   const events = stack.trace();
-  return { wall, inside: timeInProvider(events), events };
+  const node = Math.max(...events.map(({ cpu }) => cpu ?? 0));
+  return { wall, inside: timeInProvider(events), node, events };
 }
 
 function report(m: Measured): void {
@@ -115,9 +126,20 @@ function report(m: Measured): void {
     milliseconds === undefined ? [] : [[name, (milliseconds / 1000).toFixed(2), against]];
   const times = (a: number | undefined, b: number, of: string) =>
     a === undefined ? "" : `${(a / b).toFixed(1)}× ${of}`;
-  const state = (name: string, { wall, inside }: Timed, other: number | undefined, more = ""): string[][] => [
+  const median = (pick: (floors: Floors) => number): number => medianOf(m.floors.map(pick));
+  const [connected, created, refreshed] = [
+    median((each) => each.connected),
+    median((each) => each.created),
+    median((each) => each.refreshed),
+  ];
+  const command = (
+    name: string,
+    { wall, inside, node }: Timed,
+    floor: number | undefined,
+    other: number | undefined,
+  ): string[][] => [
     ...row(
-      `pulumi up, ${name}`,
+      name,
       wall,
       [times(wall, m.empty, "of empty resources"), times(other, wall, "faster than Ansible")]
         .filter(Boolean)
@@ -126,19 +148,37 @@ function report(m: Measured): void {
     ...row(
       "  inside the provider",
       inside,
-      [times(inside, m.floor, "of the floor"), times(other, inside, "faster than Ansible"), more]
+      [
+        floor ? times(inside, floor, "of the floor") : "",
+        times(other, inside, "faster than Ansible"),
+        `Node ${seconds(node)} s CPU`,
+      ]
         .filter(Boolean)
         .join("; "),
     ),
   ];
+  const withoutPulumi = (name: "created" | "refreshed", floor: number): string[][] => {
+    const wall = median((each) => each.withoutPulumi[name].wall);
+    const node = median((each) => each.withoutPulumi[name].node);
+    return row(
+      `${name} in one process, without Pulumi`,
+      wall,
+      `${times(wall, floor, "of the floor")}; Node ${seconds(node)} s CPU`,
+    );
+  };
   console.log(
     table([
       [`1 hub + ${m.runners} runners`, "seconds", "against"],
-      ...state("created", m.created, m.ansibleCreated, times(m.byHand, m.created.inside, "faster than by hand")),
-      ...state("unchanged", m.unchanged, m.ansibleUnchanged),
-      ...state("drifted, with --refresh", m.drifted, m.ansibleUnchanged),
+      ...command("pulumi up, created", m.created, created, m.ansibleCreated),
+      ...command("pulumi up, unchanged", m.unchanged, undefined, m.ansibleUnchanged),
+      ...command("pulumi refresh, unchanged", m.refreshed, refreshed, m.ansibleUnchanged),
+      ...command("pulumi up --refresh, drifted", m.drifted, created, m.ansibleUnchanged),
+      ...withoutPulumi("created", created),
+      ...withoutPulumi("refreshed", refreshed),
       ...row("pulumi up, empty resources", m.empty),
-      ...row("floor: a handshake and two round trips a host", m.floor),
+      ...row("floor of a create: connections, and the scripts once", created),
+      ...row("floor of a refresh", refreshed),
+      ...row("  only connections", connected),
       ...row(`${COMMANDS} ssh commands a host, ${AT_A_TIME} hosts at a time`, m.byHand),
       ...row(`Ansible, pipelining, ${AT_A_TIME} forks, created`, m.ansibleCreated),
       ...row("Ansible, unchanged", m.ansibleUnchanged),
@@ -156,16 +196,18 @@ const countLogins = (lab: Lab): Promise<number[]> =>
     ),
   );
 
-async function measureFloor(lab: Lab): Promise<number> {
+/** On hosts without a network. */
+async function measureFloors(lab: Lab): Promise<Floors[]> {
   const options = {
     hosts: lab.hosts.map(({ address }) => address),
     key: lab.privateKeyPath,
     knownHosts: lab.knownHosts,
+    rounds: FLOOR_ROUNDS,
   };
   const side = ["--import", pathToFileURL(require.resolve("tsx")).href, join(__dirname, "floor-side.ts")];
   const { code, stdout, stderr } = await lab.controller(process.execPath, [...side, JSON.stringify(options)]);
   if (code !== 0) throw new Error(stderr);
-  return Number(stdout);
+  return JSON.parse(stdout) as Floors[];
 }
 
 async function runTwelveCommands(lab: Lab): Promise<void> {

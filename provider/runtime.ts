@@ -140,7 +140,10 @@ const noteOnce = (text: string): void => sayOnce({ severity: "info", text });
 /** OVERLAY_TRACE=FILE: one line of JSON for each call and conversation, for tests and measurements. */
 function trace(event: object): void {
   const file = process.env.OVERLAY_TRACE;
-  if (file) appendFileSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...event })}\n`);
+  if (!file) return;
+  const { user, system } = process.cpuUsage();
+  const cpu = Math.round((user + system) / 1000);
+  appendFileSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, cpu, ...event })}\n`);
 }
 
 /**

@@ -25,6 +25,8 @@ export interface TraceEvent {
   at: number;
   pid: number;
   milliseconds?: number;
+  /** CPU time of the provider since its start, in milliseconds. */
+  cpu?: number;
   call?: string;
   type?: string;
   conversation?: { host: string; works: number; inspections: number; steps: number };
