@@ -37,7 +37,7 @@ export const CHANGES: HostChange[] = [
     "iptables -F FORWARD; iptables -F INPUT",
     "iptables -F; iptables -X",
     "iptables -t nat -F",
-    "nft flush ruleset",
+    "nft list tables | grep -vw theirs | sed 's/^/delete /' | nft -f -", // all but that of `OTHER_OBJECTS`
     "iptables -I FORWARD -j OVERLAY-FWD",
     "rm -rf /var/lib/overlay",
     "rm -f /var/lib/overlay/training/*.json",
