@@ -258,6 +258,12 @@ test("a bridge and a tunnel that were renamed get their names again, with ports,
   expect(await must(lab, "r1", "ls /sys/class/net/kohaku-overlay/brif | xargs")).toBe("ve-job vxkr1");
 });
 
+test("a bridge that was deleted with all records gets its ports again", async () => {
+  await must(lab, "r1", "ip link del kohaku-overlay; rm -rf /var/lib/overlay");
+  await repair();
+  expect(await must(lab, "r1", "ls /sys/class/net/kohaku-overlay/brif | xargs")).toBe("ve-job vxkr1");
+});
+
 test("another program's bridge under our name is not to be deleted while it has ports", async () => {
   await must(
     lab,

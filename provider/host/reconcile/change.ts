@@ -81,19 +81,26 @@ interface LostBridge {
   desired: DesiredState;
 }
 
-/** Bridges on record that were deleted: they must be created again, or were created again without their ports. */
+/**
+ * Bridges that were deleted: they must be created again, or were created again without their ports. A bridge was there before if it is on record, or
+ * if a port is there that we made for it.
+ */
 function findLostBridges(steps: Step[], desiredStates: DesiredState[], facts: Facts): LostBridge[] {
   const added = steps.flatMap((step) =>
     step.verb === "add" && step.item.kind === "link" ? [[step, step.item] as const] : [],
   );
   return desiredStates.flatMap((desired) => {
-    const isRecorded = (link: Link): boolean =>
-      facts.records.some((record) => isOwnRecord(record, desired) && hasItem(record, link));
+    const wasThere = (link: Link): boolean =>
+      facts.records.some((record) => isOwnRecord(record, desired) && hasItem(record, link)) ||
+      desired.items.some(
+        (item) =>
+          item.kind === "link" && item.master === link.name && item.mac && facts.links.get(item.name)?.mac === item.mac,
+      );
     const emptied = findEmptiedBridges(desired.items, facts).flatMap(({ item }) =>
       item.kind === "link" ? [[{ verb: "change", item } satisfies Step, item] as const] : [],
     );
     return [...added, ...emptied]
-      .filter(([, link]) => link.type === "bridge" && isRecorded(link))
+      .filter(([, link]) => link.type === "bridge" && wasThere(link))
       .map(([step, link]) => ({ step, link, desired }));
   });
 }
