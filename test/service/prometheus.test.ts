@@ -57,7 +57,7 @@ test("the alert at 80 % fires when a pool is that full, and ends when it no long
   const given = await reserve(8); // 13 of 16
   expect(await waitFor(async () => (await alerts()).find(({ state }) => state === "firing"))).toMatchObject({
     labels: { alertname: "OverlayPoolNearlyFull", pool: "pool/web", severity: "warning" },
-    annotations: { summary: "Ipam pool/web is 81.25% full." },
+    annotations: { summary: "Pool pool/web is 81.25% full." },
   });
   for (const each of given) await post(`release?token=${each}`);
   await waitFor(async () => ((await alerts()).length === 0 ? true : undefined));
