@@ -3,10 +3,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { FreeRow, LeaseRow, PoolRow } from "../provider/ipam/decide/rows";
-import { hex } from "../provider/ipam/store/columns";
 import { openEtcd } from "../provider/ipam/store/etcd/engine";
-import { Keys, poolText } from "../provider/ipam/store/etcd/keys";
+import { Keys } from "../provider/ipam/store/etcd/keys";
+import { EtcdKv, put } from "../provider/ipam/store/etcd/kv";
 import { parseEtcdUrl } from "../provider/ipam/store/etcd/url";
+import { writesOf } from "../provider/ipam/store/etcd/writes";
 import { openPostgres } from "../provider/ipam/store/postgres";
 import { openSqlite } from "../provider/ipam/store/sqlite";
 import type { Engine as Tables } from "../provider/ipam/store/store";
@@ -133,28 +134,25 @@ function withCounters(stored: PoolRow[], { pool }: Content): PoolRow {
   return { ...stored.find(({ name }) => name === pool.name)!, reserved, held };
 }
 
-/** etcd takes 128 operations in a Txn; concurrent batches share a sync. */
+/** Concurrent batches share a sync. */
 async function intoEtcd({ client }: EtcdCluster, url: string, content: Content): Promise<void> {
   const { pool, leases, free } = content;
   const tables = await openEtcd(url);
   const { rows } = await tables.begin([{ of: "pool", name: pool.name }]);
   await tables.close();
-  const keys = new Keys(parseEtcdUrl(url).prefix);
-  const entries: [string, string][] = [
-    [keys.pool(pool.name), poolText(withCounters(rows.pools!, content))],
-    ...free.map(({ zone, first, last }): [string, string] => [keys.free(pool.name, zone, last), hex(first)]),
-    ...leases.flatMap((lease) => [...keys.ofLease(lease)]),
-  ];
-  const batches = Array.from({ length: Math.ceil(entries.length / 120) }, (_, i) =>
-    entries.slice(i * 120, (i + 1) * 120),
-  );
+  const cluster = parseEtcdUrl(url);
+  const kv = new EtcdKv(client, cluster);
+  const changes = {
+    ...noChanges(),
+    pools: { put: [withCounters(rows.pools!, content)], deleted: [] },
+    leases: { put: leases, deleted: [], before: () => undefined },
+    free: { put: free, deleted: [], cleared: [] },
+  };
+  const puts = [...writesOf(new Keys(cluster.prefix), changes, [])].map(([key, value]) => put(key, value!));
+  const size = 500;
+  const batches = Array.from({ length: Math.ceil(puts.length / size) }, (_, i) => puts.slice(i * size, (i + 1) * size));
   const lane = async () => {
-    for (let batch = batches.pop(); batch; batch = batches.pop()) {
-      const success = batch.map(([key, value]) => ({
-        request_put: { key: Buffer.from(key, "latin1"), value: Buffer.from(value) },
-      }));
-      await client.txn({ success });
-    }
+    for (let batch = batches.pop(); batch; batch = batches.pop()) await kv.txn([], batch);
   };
   await Promise.all(Array.from({ length: 8 }, lane));
 }

@@ -1,10 +1,10 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { type EtcdOptions, openEtcd } from "../../../provider/ipam/store/etcd/engine";
 import { Keys } from "../../../provider/ipam/store/etcd/keys";
-import { EtcdKv, get, put } from "../../../provider/ipam/store/etcd/kv";
+import { EtcdKv, put } from "../../../provider/ipam/store/etcd/kv";
 import { parseEtcdUrl } from "../../../provider/ipam/store/etcd/url";
 import { Conflict, type Engine, type Rows } from "../../../provider/ipam/store/store";
-import { changesOf, eventOf, find, leaseRow, poolRow, type Writes, write } from "../engine";
+import { changesOf, eventOf, find, leaseRow, offerRow, poolRow, type Writes, write } from "../engine";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../servers/etcd";
 import { FaultyProxy } from "../servers/faulty-proxy";
 
@@ -44,7 +44,7 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
   };
   const countBelow = async (url: string, tree: string): Promise<number> => {
     const { kv, keys } = toolsOf(url);
-    return (await kv.txn([], [get(keys.below(tree))])).found[0]!.length;
+    return (await kv.read([keys.below(tree)])).found[0]!.length;
   };
 
   describe("commits of two processes", () => {
@@ -141,7 +141,8 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
       proxy.disconnect();
       proxy.state = "forward";
       const { version, events } = await committing;
-      expect(version).toBe(2);
+      // When the outcome was found.
+      expect(version).toBe(3);
       const { events: all } = await find(direct, { of: "events", after: 0, limit: 9 });
       expect(all!.filter(({ uid }) => uid === "a")).toEqual(events);
     });
@@ -193,12 +194,12 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
       const found = await find(other, { of: "events", after: 0, limit: 1000 });
       expect(found.events).toEqual(events);
       await expect(write(other, { leases: [leaseRow("x", 7n)] })).rejects.toBeInstanceOf(Conflict);
-      expect([await countBelow(url, "part"), await countBelow(url, "pending")]).toEqual([0, 0]);
+      expect(await countBelow(url, "part")).toBe(0);
     });
 
     test.each<[when: string, calls: (all: number) => number, there: string[]]>([
       ["before it was made: nothing is there", () => 3, []],
-      ["while it is written: all is there", (all) => all - 8, uids],
+      ["while it is written: all is there", (all) => all - 4, uids],
       ["just before the end: all is there", (all) => all - 2, uids],
     ])("by a process that is killed %s", async (_when, calls, there) => {
       const url = newUrl();
@@ -215,7 +216,7 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
       expect(await leasesIn(other)).toEqual(there);
       await write(other, claimOf("z", 1_000_000n));
       expect(await leasesIn(other)).toEqual([...there, "z"]);
-      expect(await countBelow(url, "pending")).toBe(0);
+      expect(await countBelow(url, "part")).toBe(there.length > 0 ? 0 : 3);
     });
 
     test("two processes finish it at the same time", async () => {
@@ -236,8 +237,8 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
     const store = await open(url);
     const tx = await store.begin([], [POOL]);
     await write(store, claimOf("a", 1n, "pool/other"), ["pool/other"]);
-    const { header } = await cluster.client.put({ key: Buffer.from("outside"), value: Buffer.from("1") });
-    await cluster.admin.compact(header.revision);
+    const { revision } = await toolsOf(url).kv.txn([], [put("outside", "1")]);
+    await cluster.admin.compact(String(revision));
     await expect(tx.load([{ of: "owner", pool: POOL, owner: "x" }])).rejects.toBeInstanceOf(Conflict);
     expect(await leasesIn(store, "pool/other")).toEqual(["a"]);
   });
@@ -246,12 +247,23 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
     const url = newUrl();
     let now = Date.now();
     const store = await open(url, { clock: () => now });
-    await write(store, claimOf("a", 1n));
+    await write(store, { offers: [offerRow("a")] });
     expect(await countBelow(url, "commit")).toBe(1);
     now += 3_600_000;
     vi.spyOn(Math, "random").mockReturnValue(0);
-    await write(store, claimOf("b", 2n));
+    await write(store, { offers: [offerRow("b")] });
     expect(await countBelow(url, "commit")).toBe(1);
+  });
+
+  test("more pools are locked than a Txn has comparisons", async () => {
+    const store = await open(newUrl());
+    const pools = Array.from({ length: 300 }, (_, i) => `pool/${1000 + i}`);
+    const [first, second] = [await store.begin([], pools), await store.begin([], pools)];
+    await first.commit(changesOf({ leases: [leaseRow("a", 1n, { pool: pools[7]! })] }));
+    await expect(second.commit(changesOf({ leases: [leaseRow("b", 2n, { pool: pools[8]! })] }))).rejects.toBeInstanceOf(
+      Conflict,
+    );
+    expect(await leasesIn(store, pools[7])).toEqual(["a"]);
   });
 
   test("what was acknowledged is there after the server was killed", async () => {
@@ -284,12 +296,11 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
     const url = newUrl();
     const store = await open(url);
     const { kv, keys } = toolsOf(url);
-    await kv.txn(
-      [],
-      [put(keys.pending, '{"at":1,"id":"x","parts":1}'), put(keys.at("part", 1, "x", 0), '[["other",1]]')],
-    );
-    await expect(leasesIn(store)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
-    await kv.txn([], [put(keys.pending, "{}")]);
-    await expect(leasesIn(store)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
+    const row = JSON.parse((await kv.read([{ key: keys.store }])).found[0]![0]!.value);
+    for (const pending of [keys.at("part", 1, "x"), "elsewhere"]) {
+      await kv.txn([], [put(keys.at("part", 1, "x", 0), '[["other",1]]')]);
+      await kv.txn([], [put(keys.store, JSON.stringify({ ...row, pending }))]);
+      await expect(leasesIn(store)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
+    }
   });
 });

@@ -1,8 +1,7 @@
 import { afterAll, beforeAll, describe, vi } from "vitest";
 import { type EtcdOptions, openEtcd } from "../../../provider/ipam/store/etcd/engine";
 import { Keys } from "../../../provider/ipam/store/etcd/keys";
-import { type Entry, EtcdKv, get, put } from "../../../provider/ipam/store/etcd/kv";
-import { epochText } from "../../../provider/ipam/store/etcd/queries";
+import { EtcdKv, put } from "../../../provider/ipam/store/etcd/kv";
 import { parseEtcdUrl } from "../../../provider/ipam/store/etcd/url";
 import type { Engine, Query, Rows, Transaction } from "../../../provider/ipam/store/store";
 import { engineContract, remember } from "../engine";
@@ -81,8 +80,6 @@ function asInContract(engine: Engine, url: string): Engine {
   return { readOnly: engine.readOnly, place: engine.place, begin, close: () => engine.close() };
 }
 
-const TREES: Record<string, string> = { free_range: "free" };
-
 /** The statements of the contract: damage of one column, and many old events and epochs. */
 async function runSql(kv: EtcdKv, keys: Keys, text: string): Promise<void> {
   const [, table = "", column = "", value = ""] = /^UPDATE (\w+) SET (\w+) = (.*)$/s.exec(text) ?? [];
@@ -97,7 +94,7 @@ async function runSql(kv: EtcdKv, keys: Keys, text: string): Promise<void> {
     const at = i < 40 ? past : present;
     return what === "event"
       ? put(keys.at("event", 0, at, 1, `x${i}`, 0), event(at))
-      : put(keys.at("epochs", epochText(i + 1)), "e");
+      : put(keys.at("epoch", i + 1), JSON.stringify({ first: i + 1, tag: "e" }));
   });
   // One at a time, because ids follow from revisions.
   const size = what === "event" ? 1 : 100;
@@ -113,18 +110,13 @@ const literal = (text: string): unknown =>
         .join("");
 
 async function damage(kv: EtcdKv, keys: Keys, table: string, column: string, value: unknown): Promise<void> {
-  const all = async (range: { key: string; end?: string }): Promise<Entry[]> =>
-    (await kv.txn([], [get(range)])).found[0]!;
   const change = (text: string): string => {
-    if (table === "free_range") return String(value);
-    const parsed = JSON.parse(text);
+    const start = text.search(/[{[]/);
+    const parsed = JSON.parse(text.slice(start));
     for (const row of Array.isArray(parsed) ? parsed : [parsed]) row[column === "epoch" ? "tag" : column] = value;
-    return JSON.stringify(parsed);
+    return text.slice(0, start) + JSON.stringify(parsed);
   };
-  const ranges =
-    table === "store"
-      ? [{ key: keys.epoch }]
-      : [keys.below(TREES[table] ?? table), keys.below("owner"), keys.below("offerin")];
+  const ranges = table === "store" ? [{ key: keys.epoch }] : [table, "owner", "in"].map((tree) => keys.below(tree));
   for (const range of table === "lease" || table === "offer" ? ranges : ranges.slice(0, 1))
-    for (const { key, value: text } of await all(range)) await kv.txn([], [put(key, change(text))]);
+    for (const { key, value: text } of (await kv.read([range])).found[0]!) await kv.txn([], [put(key, change(text))]);
 }

@@ -95,7 +95,7 @@ const flagsOf = ({ name, folder, client, peer }: Place, cluster: string): string
 ];
 
 const answers = (client: EtcdClient): Promise<boolean> =>
-  client.range({ key: Buffer.from("anything") }).then(
+  client.txn({ success: [{ request_range: { key: "anything" } }] }).then(
     () => true,
     () => false,
   );

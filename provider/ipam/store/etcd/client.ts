@@ -1,14 +1,5 @@
-import {
-  type ChannelCredentials,
-  Client,
-  type ClientDuplexStream,
-  credentials,
-  Metadata,
-  type MethodDefinition,
-  type ServiceError,
-  status,
-} from "@grpc/grpc-js";
-import { methods, type Received, type Sent } from "./api";
+import { Client, credentials, Metadata, type MethodDefinition, type ServiceError, status } from "@grpc/grpc-js";
+import { AUTHENTICATE, GRANT_LEASE, type Received, type Sent, TXN } from "./api";
 import type { Cluster } from "./url";
 
 /**
@@ -21,190 +12,80 @@ export class EtcdClient {
   #token: Promise<string> | undefined;
 
   constructor(private readonly cluster: Pick<Cluster, "members" | "tls" | "login" | "timeout">) {
-    const security = credentialsFor(cluster.tls);
-    this.#endpoints = cluster.members.map((member) => new Client(member.replace(/^\w+:\/\//, ""), security, CHANNEL));
-    this.#current = Math.floor(Math.random() * cluster.members.length);
-  }
-
-  range(request: Sent<"RangeRequest">): Promise<Received<"RangeResponse">> {
-    return this.#call(methods.range, request);
-  }
-
-  put(request: Sent<"PutRequest">): Promise<Received<"HeaderResponse">> {
-    return this.#call(methods.put, request);
-  }
-
-  deleteRange(request: Sent<"DeleteRangeRequest">): Promise<Received<"HeaderResponse">> {
-    return this.#call(methods.deleteRange, request);
+    const { members, tls } = cluster;
+    // Without a CA those of the system count.
+    const security = tls
+      ? credentials.createSsl(tls.ca ?? null, tls.key ?? null, tls.cert ?? null)
+      : credentials.createInsecure();
+    this.#endpoints = members.map((member) => new Client(member.replace(/^\w+:\/\//, ""), security, CHANNEL));
+    this.#current = Math.floor(Math.random() * members.length);
   }
 
   txn(request: Sent<"TxnRequest">): Promise<Received<"TxnResponse">> {
-    return this.#call(methods.txn, request);
+    return this.#call(TXN, request);
   }
 
-  /** `ttl` in seconds. */
-  grantLease(ttl: number): Promise<Received<"LeaseResponse">> {
-    return this.#call(methods.leaseGrant, { TTL: ttl });
-  }
-
-  async revokeLease(id: string): Promise<void> {
-    await this.#call(methods.leaseRevoke, { ID: id });
-  }
-
-  /** Renews a lease once; its remaining seconds, 0 if it has expired. */
-  async keepLeaseAlive(id: string): Promise<number> {
-    const { TTL } = await this.#failOver((endpoint) =>
-      this.#authorized(endpoint, async (metadata) => {
-        const stream = this.#stream(endpoint, methods.leaseKeepAlive, metadata, this.#deadline());
-        stream.end({ ID: id });
-        for await (const response of stream) return response as Received<"LeaseResponse">;
-        throw unanswered();
-      }),
-    );
-    return Number(TTL);
-  }
-
-  /**
-   * Changes of keys, in order and each once, until `signal` aborts. After a lost connection it goes on at the next endpoint
-   * from the revision after the last one seen. Ends with OUT_OF_RANGE when that revision is compacted away.
-   */
-  async *watch(request: Sent<"WatchCreateRequest">, signal: AbortSignal): AsyncGenerator<Received<"WatchResponse">> {
-    let next = request;
-    for (let failures = 0; !signal.aborted; ) {
-      const index = this.#current;
-      try {
-        for await (const response of this.#watchEndpoint(this.#endpoints[index]!, next, signal)) {
-          failures = 0;
-          const seen =
-            response.events.at(-1)?.kv.mod_revision ?? (next.start_revision ? undefined : response.header.revision);
-          if (seen !== undefined) next = { ...request, start_revision: String(BigInt(seen) + 1n) };
-          if (response.events.length > 0) yield response;
-        }
-      } catch (error) {
-        if (signal.aborted) return;
-        if (isAnswer(error) || ++failures > this.#endpoints.length) throw error;
-        this.#leave(index);
-      }
-    }
+  async grantLease(seconds: number): Promise<string> {
+    return (await this.#call(GRANT_LEASE, { TTL: seconds })).ID;
   }
 
   close(): void {
     for (const endpoint of this.#endpoints) endpoint.close();
   }
 
-  #call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
-    return this.#failOver((endpoint) =>
-      this.#authorized(endpoint, (metadata) => this.#send(endpoint, method, request, metadata)),
-    );
-  }
-
-  async #failOver<T>(call: (endpoint: Client) => Promise<T>): Promise<T> {
+  async #call<Q, A>(method: MethodDefinition<Q, A>, request: Q): Promise<A> {
     for (let tried = 1; ; tried++) {
       const index = this.#current;
       try {
-        return await call(this.#endpoints[index]!);
+        return await this.#sendAuthorized(this.#endpoints[index]!, method, request);
       } catch (error) {
         if (isAnswer(error)) throw error;
-        this.#leave(index);
+        // Unless another call has moved on from this endpoint already.
+        if (this.#current === index) this.#current = (index + 1) % this.#endpoints.length;
         if (tried === this.#endpoints.length) throw error;
       }
     }
   }
 
-  /** Unless another call has moved on from this endpoint already. */
-  #leave(index: number): void {
-    if (this.#current === index) this.#current = (index + 1) % this.#endpoints.length;
-  }
-
   /** Tokens expire, and a restarted member knows none: the call is made once more with a new one. */
-  async #authorized<T>(endpoint: Client, call: (metadata: Metadata) => Promise<T>): Promise<T> {
-    if (!this.cluster.login) return call(new Metadata());
-    const token = this.#currentToken(endpoint);
+  async #sendAuthorized<Q, A>(endpoint: Client, method: MethodDefinition<Q, A>, request: Q): Promise<A> {
+    const { login, timeout } = this.cluster;
+    if (!login) return send(endpoint, method, request, timeout);
+    this.#token ??= this.#authenticate(endpoint);
+    const token = this.#token;
     try {
-      return await call(metadataWith(await token));
+      return await send(endpoint, method, request, timeout, await token);
     } catch (error) {
-      if (!isTokenRefusal(error)) throw error;
       if (this.#token === token) this.#token = undefined;
-      return call(metadataWith(await this.#currentToken(endpoint)));
+      if (!/invalid auth token|revision in header is old/.test(detailsOf(error))) throw error;
+      this.#token ??= this.#authenticate(endpoint);
+      return send(endpoint, method, request, timeout, await this.#token);
     }
-  }
-
-  #currentToken(endpoint: Client): Promise<string> {
-    if (this.#token) return this.#token;
-    const token = this.#authenticate(endpoint);
-    this.#token = token;
-    token.catch(() => {
-      if (this.#token === token) this.#token = undefined;
-    });
-    return token;
   }
 
   async #authenticate(endpoint: Client): Promise<string> {
-    const { username: name, password } = this.cluster.login!;
-    const { token } = await this.#send(endpoint, methods.authenticate, { name, password }, new Metadata());
-    return token;
+    const { login, timeout } = this.cluster;
+    const { username: name, password } = login!;
+    return (await send(endpoint, AUTHENTICATE, { name, password }, timeout)).token;
   }
+}
 
-  #deadline(): number {
-    return Date.now() + this.cluster.timeout;
-  }
-
-  #send<Request, Response>(
-    endpoint: Client,
-    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
-    request: Request,
-    metadata: Metadata,
-  ): Promise<Response> {
-    return new Promise((resolve, reject) => {
-      const options = { deadline: this.#deadline() };
-      endpoint.makeUnaryRequest(
-        path,
-        requestSerialize,
-        responseDeserialize,
-        request,
-        metadata,
-        options,
-        (error, response) => (error ? reject(error) : resolve(response!)),
-      );
-    });
-  }
-
-  #stream<Request, Response>(
-    endpoint: Client,
-    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
-    metadata: Metadata,
-    deadline = Number.POSITIVE_INFINITY,
-  ): ClientDuplexStream<Request, Response> {
-    return endpoint.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, metadata, { deadline });
-  }
-
-  /** The deadline is for the start of the watch; later a dead connection is noticed by HTTP/2 pings. */
-  async *#watchEndpoint(
-    endpoint: Client,
-    request: Sent<"WatchCreateRequest">,
-    signal: AbortSignal,
-  ): AsyncGenerator<Received<"WatchResponse">> {
-    // etcd reports an expired token here as a missing permission, so each watch begins with a new one.
-    const metadata = this.cluster.login ? metadataWith(await this.#authenticate(endpoint)) : new Metadata();
-    const stream = this.#stream(endpoint, methods.watch, metadata);
-    const cancel = () => stream.cancel();
-    const timer = setTimeout(cancel, this.cluster.timeout);
-    signal.addEventListener("abort", cancel, { once: true });
-    try {
-      if (signal.aborted) return;
-      stream.write({ create_request: request });
-      for await (const response of stream as AsyncIterable<Received<"WatchResponse">>) {
-        clearTimeout(timer);
-        if (response.canceled) throw canceled(response);
-        yield response;
-      }
-      throw unanswered();
-    } finally {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", cancel);
-      stream.cancel();
-    }
-  }
+function send<Q, A>(
+  endpoint: Client,
+  { path, requestSerialize, responseDeserialize }: MethodDefinition<Q, A>,
+  request: Q,
+  timeout: number,
+  token?: string,
+): Promise<A> {
+  const metadata = new Metadata();
+  if (token !== undefined) metadata.set("token", token);
+  const options = { deadline: Date.now() + timeout };
+  return new Promise((resolve, reject) => {
+    endpoint.makeUnaryRequest(
+      ...([path, requestSerialize, responseDeserialize, request, metadata, options] as const),
+      (error, response) => (error ? reject(error) : resolve(response!)),
+    );
+  });
 }
 
 const CHANNEL = {
@@ -216,16 +97,6 @@ const CHANNEL = {
   "grpc.keepalive_timeout_ms": 5000,
   "grpc.service_config_disable_resolution": 1,
 };
-
-/** Without a CA those of the system count. */
-const credentialsFor = (tls: Cluster["tls"]): ChannelCredentials =>
-  tls ? credentials.createSsl(tls.ca ?? null, tls.key ?? null, tls.cert ?? null) : credentials.createInsecure();
-
-function metadataWith(token: string): Metadata {
-  const metadata = new Metadata();
-  metadata.set("token", token);
-  return metadata;
-}
 
 /** Codes with which etcd itself answers a call. With any other, the endpoint is out of reach, without a leader, or overloaded. */
 const ANSWERS: unknown[] = [
@@ -248,15 +119,3 @@ export const detailsOf = (error: unknown): string =>
 /** Whether another endpoint would say the same. */
 const isAnswer = (error: unknown): boolean => ANSWERS.includes(codeOf(error)) || isOutOfSpace(error);
 export const isOutOfSpace = (error: unknown): boolean => detailsOf(error).includes("database space exceeded");
-
-const isTokenRefusal = (error: unknown): boolean =>
-  /invalid auth token|revision in header is old/.test(detailsOf(error));
-
-const failure = (code: status, details: string): Error => Object.assign(new Error(details), { code, details });
-
-const unanswered = (): Error => failure(status.UNAVAILABLE, "the stream ended without an answer");
-
-const canceled = ({ compact_revision, cancel_reason }: Received<"WatchResponse">): Error =>
-  compact_revision !== "0"
-    ? failure(status.OUT_OF_RANGE, `required revision has been compacted, the oldest is ${compact_revision}`)
-    : failure(status.PERMISSION_DENIED, cancel_reason || "the watch was canceled");

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { isOverlayError, type OverlayError } from "../../../errors";
 import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock";
+import { pools } from "../schema";
 import {
   type ClockFinding,
   Conflict,
@@ -14,14 +15,13 @@ import {
 } from "../store";
 import { EtcdClient } from "./client";
 import { Committer } from "./commit";
-import { headOf, type StoreRow } from "./head";
-import { Keys, poolOf } from "./keys";
-import { type Entry, EtcdKv, get, isAbsent, put } from "./kv";
+import { headText, type Opening, openingOf, readOpening, type StoreRow } from "./head";
+import { Keys, parseObject, rowOf } from "./keys";
+import { type Entry, EtcdKv, get, isAbsent, put, wasPutAt } from "./kv";
 import { EtcdLock } from "./lock";
-import { answerQueries, firstFree } from "./queries";
-import { Reader } from "./reader";
+import { answerAll, Moment, readLocked, together } from "./queries";
 import { ClusterClock } from "./time";
-import { EtcdTransaction, type Opening } from "./transaction";
+import { EtcdTransaction } from "./transaction";
 import { type Cluster, parseEtcdUrl } from "./url";
 import { emptyPool, type LockedPool } from "./writes";
 
@@ -54,25 +54,30 @@ export async function openEtcd(url: string, options: EtcdOptions = {}): Promise<
 
 /** Makes the store if there is none. Returns why nothing can be written, if so: etcd checks permissions and space before it compares. */
 async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<OverlayError | undefined> {
-  const row: StoreRow = { id: randomBytes(16).toString("hex"), layout: LAYOUT, offset: 0 };
-  const read = get({ key: keys.store });
+  const row: StoreRow = { id: randomBytes(16).toString("hex"), layout: LAYOUT, offset: 0, eventOffset: 0 };
   const check = (store: Entry | undefined) => {
-    const { layout } = headOf({ store }).head;
+    const { layout } = openingOf(store && parseObject(store.value)).head;
     if (layout > LAYOUT) throw unknownLayout(place, layout);
   };
   try {
-    const { found } = await kv.txn([isAbsent(keys.store)], [put(keys.store, JSON.stringify(row))], [read]);
+    const { found } = await kv.txn(
+      [isAbsent(keys.store)],
+      [put(keys.store, JSON.stringify(row))],
+      [get({ key: keys.store })],
+    );
     check(found[0]?.[0]);
     return undefined;
   } catch (error) {
     if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
-    check((await kv.txn([], [read])).found[0]![0]);
+    check((await kv.read([{ key: keys.store }])).found[0]![0]);
     return error;
   }
 }
 
 /** How long to wait for the lock. */
 const LOCK_TIMEOUT_MS = 30_000;
+/** For so long after a conflict, transactions take the lock before they read: in a crowd most of the others conflict again. */
+const CROWDED_MS = 500;
 
 class EtcdEngine implements Engine {
   readonly hasEventGaps = true;
@@ -83,6 +88,7 @@ class EtcdEngine implements Engine {
   readonly #committer: Committer;
   /** The time of the last commit that was seen, if the clock was behind it. */
   #lastCommit = 0;
+  #crowdedUntil = 0;
 
   constructor(
     private readonly kv: EtcdKv,
@@ -104,52 +110,47 @@ class EtcdEngine implements Engine {
 
   async begin(queries: Query[], locks?: string[] | "all"): Promise<Transaction> {
     if (locks && this.refusal) throw this.refusal;
-    const { kv, keys } = this;
     // Each commit compares the row of the store: one that changes it has the whole store for itself.
     const names = locks === "all" ? [] : (locks ?? []);
+    if (names.length === 0 || performance.now() > this.#crowdedUntil) return this.#begin(queries, names);
+    const unlock = await this.lock();
+    return this.#begin(queries, names).catch(async (error: unknown) => {
+      await unlock();
+      throw error;
+    });
+  }
+
+  async #begin(queries: Query[], names: string[]): Promise<Transaction> {
+    const { kv, keys } = this;
     const time = await this.#clock.now();
     for (;;) {
       // The clocks of processes differ by up to a second. If one is further behind the last commit, that is the time.
       const assumed = Math.max(time, this.#lastCommit);
-      const moment = { reader: new Reader(kv), keys, now: assumed };
-      const [opening, locked, rows] = await Promise.all([
-        this.#readOpening(moment.reader),
-        Promise.all(names.map((name) => this.#readLocked(moment.reader, name))),
-        answerQueries(moment, queries),
-      ]);
-      if (opening.pending) {
+      const moment = new Moment(kv, keys, assumed);
+      const [{ row, storeRevision, head }, locked, rows] = await moment.run(
+        together<[Opening, LockedPool[], Rows]>([
+          readOpening(moment),
+          together(names.map((name) => readLocked(moment, name))),
+          answerAll(moment, queries),
+        ]),
+      );
+      if (row.pending !== undefined) {
         if (this.readOnly) throw new Conflict();
-        await this.#committer.finish(opening.pending);
+        await this.#committer.finish(row, storeRevision);
         continue;
       }
-      const { at } = opening.head;
+      const { at } = head;
       const now = Math.max(time, at);
       if (judgeClock(now, [this.#machineTime(), at]) === "leap")
         throw serverLeapt(this.place, now, this.#machineTime(), at);
       this.#lastCommit = at > time ? at : 0;
       if (Math.abs(now - assumed) > 1000) continue;
-      const parts = { kv, keys, lock: this.#lock, committer: this.#committer };
-      return new EtcdTransaction(parts, moment, opening, now, locked, withPools(rows, locked));
+      const onConflict = () => {
+        this.#crowdedUntil = performance.now() + CROWDED_MS;
+      };
+      const parts = { kv, lock: this.#lock, committer: this.#committer, onConflict };
+      return new EtcdTransaction(parts, moment, now, locked, withPools(rows, locked));
     }
-  }
-
-  async #readLocked(reader: Reader, name: string): Promise<LockedPool> {
-    const { keys } = this;
-    const [[entry]] = await Promise.all([reader.read({ key: keys.pool(name) }), reader.read(firstFree(keys, name))]);
-    return { name, entry };
-  }
-
-  async #readOpening(reader: Reader): Promise<Opening> {
-    const { store, head, epoch, events, pending } = this.keys;
-    const [storeRow, headRow, epochRow, eventsRow, pendingRow] = await Promise.all(
-      [store, head, epoch, events, pending].map(async (key) => (await reader.read({ key }))[0]),
-    );
-    return {
-      ...headOf({ store: storeRow, head: headRow, epoch: epochRow, events: eventsRow }),
-      storeRevision: storeRow?.revision ?? 0,
-      headRevision: headRow?.revision ?? 0,
-      pending: pendingRow,
-    };
   }
 
   lock(): Promise<() => Promise<void>> {
@@ -159,14 +160,14 @@ class EtcdEngine implements Engine {
   /** `repair`: commits with the time of the clock, although the last commit has a later time. */
   async checkClock(repair: boolean): Promise<ClockFinding | undefined> {
     const time = await this.#clock.now();
-    const { head } = await this.#readOpening(new Reader(this.kv));
+    const moment = new Moment(this.kv, this.keys, time);
+    const { head, headRevision } = await moment.run(readOpening(moment));
     const machine = this.#machineTime();
     const verdict = judgeClock(time, [machine, head.at], head.at);
     if (verdict === "sound") return undefined;
     if (verdict === "leap") return { problem: serverLeapt(this.place, time, machine, head.at).what, repairable: false };
-    if (repair) {
-      await this.kv.txn([], [put(this.keys.head, JSON.stringify({ at: time }))]);
-    }
+    const value = headText({ at: time, last: head.lastEvent });
+    if (repair) await this.kv.txn([wasPutAt(this.keys.head, headRevision)], [put(this.keys.head, value)]);
     return { problem: headAhead(this.place, head.at, time), repairable: true };
   }
 
@@ -178,7 +179,7 @@ class EtcdEngine implements Engine {
 /** Also the rows of locked pools. Those that have none get one if the transaction writes. */
 const withPools = (rows: Rows, locked: LockedPool[]): Rows => {
   if (locked.length === 0) return rows;
-  const pools = locked.map(({ name, entry }) => (entry ? poolOf(entry.value) : emptyPool(name)));
+  const found = locked.map(({ name, entry }) => (entry ? rowOf(pools, entry) : emptyPool(name)));
   const names = new Set(locked.map(({ name }) => name));
-  return { ...rows, pools: [...pools, ...(rows.pools ?? []).filter(({ name }) => !names.has(name))] };
+  return { ...rows, pools: [...found, ...(rows.pools ?? []).filter(({ name }) => !names.has(name))] };
 };

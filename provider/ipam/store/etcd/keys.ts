@@ -1,224 +1,225 @@
-import { type LeaseRow, type OfferRow, type PoolRow, portText, sharingKeyOf, type Zone } from "../../decide/rows";
+import { type LeaseRow, type OfferRow, portText, sharingKeyOf } from "../../decide/rows";
 import { positionOf, sizeOf } from "../../extents";
-import type { Event, Extent } from "../../types";
-import { hex, InvalidField } from "../columns";
-import { events, leases, offers, pools } from "../schema";
-import type { DocumentKind } from "../store";
+import type { Event, Extent, LoggedEvent } from "../../types";
+import { hex } from "../columns";
+import { events, TABLES } from "../schema";
+import type { CopiedTable, DocumentKind } from "../store";
 import type { Stored, Table } from "../table";
-import type { KeyRange } from "./kv";
+import type { Entry, KeyRange } from "./kv";
+
+export type Range = Required<Pick<KeyRange, "key" | "end">>;
 
 /**
- * The keys of a store, all below its prefix. Values are 32 hexadecimal digits, times and versions 16 decimal ones, so that keys sort as they
- * do. `/` parts the components; inside of one it is `%2F`. Rows are JSON.
+ * The keys of a store, all below its prefix. A row is JSON at `TABLE/KEY`, where KEY is the key of its table. An entry of an index is at
+ * `INDEX/COLUMNS/KEY`: its value is the row once more, or the key of the row. `/` parts the components; inside of all but the last it is `%2F`.
+ * Values are 32 hexadecimal digits, times and versions 16 decimal ones, so that keys sort as they do.
  *
- *     store                                  id and layout, rarely changed: each commit compares its revision
- *     head                                   put by each version commit. How often it was put is the version of the store
- *     epoch, epochs/MAX-FIRST                the present epoch, and all of them, the newest first
- *     events                                 put by each commit with events
- *     event/HEAD/AT/COUNT/COMMIT/N           events of a commit; HEAD: the revision of `head` that it has read; 0: of another store
- *     trimmed                                the last revision of events that are no longer kept
- *     commit/AT/COMMIT                       outcomes of commits, kept for some minutes
- *     pending, part/AT/COMMIT/N              a commit that is made, with writes that are not in their places yet
- *     lock/RANDOM                            the queue for the lock
- *
- *     pool/NAME                              the row, and the lock of the pool: its revision is compared
- *     free/POOL/ZONE/LAST                    free ranges
- *     lease/UID, owner/POOL/OWNER/UID        the row, twice
- *     at/POOL/LAST/h or r/UID                the row once more, below each value that it holds, or that rests
- *     block/POOL/LAST/h or r/UID             the same for ranges of several values. Those of one pool are disjoint, or shared and equal
- *     name/NAME, port/POOL/VALUE/PORT        the uid of a lease that has not ended
- *     share/POOL/KEY/UID, parent/POOL/UID, expires/POOL/TIME/LOWEST-VALUE/UID       of leases that have not ended
- *     rested/POOL/FREE-AT/LOWEST-VALUE/UID, ended/POOL/ENDED-AT/UID                 of leases that rest
- *     past/ENDED-AT/UID                                                of leases that ended
- *     offer/OWNER/PROGRAM, offerin/POOL/EXPIRES-AT/OWNER/PROGRAM       the row, twice
- *     offername/NAME/OWNER/PROGRAM, offerpool/NAME/OWNER/PROGRAM, offerpast/EXPIRES-AT/OWNER/PROGRAM
- *     document/KIND/KEY, secret/KEY          roles that must not read secrets get all but `secret/`
- *
- * Each query reads one or two ranges. Those whose keys only end with a uid, or an owner and a program, read the rows with a second request.
+ *     store                            id and layout, rarely changed: each commit compares its revision
+ *     head                             put by each version commit. How often it was put is the version of the store
+ *     epoch                            the present one
+ *     event/HEAD/AT/COUNT/COMMIT/N     events of a commit; HEAD: the revision of `head` that it has read; 0: of another store
+ *     commit/AT/COMMIT                 outcomes of commits without events, kept for some minutes
+ *     part/AT/COMMIT/N                 writes of a commit that does not fit into one Txn
+ *     lock/RANDOM                      the queue for the lock
+ *     pool/NAME                        the row, and the lock of the pool: its revision is compared
+ *     secret/KEY                       roles that must not read secrets get all but these
  */
 export class Keys {
-  constructor(readonly prefix: string) {}
+  readonly store: string;
+  readonly head: string;
+  readonly epoch: string;
 
-  get store(): string {
-    return this.at("store");
+  constructor(readonly prefix: string) {
+    this.store = this.at("store");
+    this.head = this.at("head");
+    this.epoch = this.at("epoch");
   }
 
-  get head(): string {
-    return this.at("head");
-  }
-
-  get epoch(): string {
-    return this.at("epoch");
-  }
-
-  get events(): string {
-    return this.at("events");
-  }
-
-  get trimmed(): string {
-    return this.at("trimmed");
-  }
-
-  get pending(): string {
-    return this.at("pending");
-  }
-
-  at(tree: string, ...components: (string | number)[]): string {
-    return [`${this.prefix}${tree}`, ...components.map(componentText)].join("/");
-  }
-
-  /** Not escaped, so that pools sort by name. */
-  pool(name: string): string {
-    return `${this.prefix}pool/${toBytes(name)}`;
-  }
-
-  document(kind: DocumentKind, key: string): string {
-    return kind === "secret" ? this.at("secret", key) : this.at("document", kind, key);
-  }
-
-  free(pool: string, zone: Zone, last: bigint): string {
-    return this.at("free", pool, zone, hex(last));
+  at(tree: string, ...components: Component[]): string {
+    const texts = components.map(componentText);
+    return [`${this.prefix}${tree}`, ...texts.slice(0, -1).map(escapeText), ...texts.slice(-1)].join("/");
   }
 
   /** All keys below. */
-  below(tree: string, ...components: (string | number)[]): Required<Pick<KeyRange, "key" | "end">> {
-    const path = this.at(tree, ...components);
+  below(tree: string, ...components: Component[]): Range {
+    const path = this.at(tree, ...components, "").slice(0, -1);
     return { key: `${path}/`, end: `${path}0` };
   }
 
-  /** The keys of a lease, with what is stored there. */
-  ofLease(lease: LeaseRow): Map<string, string> {
-    const { uid, pool, owner, endedAt, expiresAt, freeAt, resting, childPool } = lease;
-    const row = leaseText(lease);
-    const entries = new Map([
-      [this.at("lease", uid), row],
-      [this.at("owner", pool, owner, uid), row],
-    ]);
-    const point = (tree: string, ...components: (string | number)[]) =>
-      entries.set(this.at(tree, ...components, uid), "");
-    const position = hex(positionOf(lease));
-    if (endedAt === undefined) {
-      for (const extent of lease.extents) entries.set(this.#valueKey(pool, extent, "h", uid), heldText(lease, row));
-      for (const name of lease.names ?? []) entries.set(this.at("name", name), uid);
-      for (const { last } of lease.ports ? lease.extents : [])
-        for (const port of lease.ports!) entries.set(this.at("port", pool, hex(last), portText(port)), uid);
-      const key = sharingKeyOf(lease);
-      if (key !== undefined) point("share", pool, key);
-      if (childPool !== undefined) point("parent", pool);
-      if (expiresAt !== undefined) point("expires", pool, expiresAt, position);
-      return entries;
-    }
-    point("past", endedAt);
-    if (!resting) return entries;
-    const listed = lease.extents.filter(({ last }) => hex(last) === position);
-    for (const extent of [...listed, ...resting])
-      entries.set(this.#valueKey(pool, extent, "r", uid), `${RESTING}${row}`);
-    point("ended", pool, endedAt);
-    if (freeAt !== undefined) point("rested", pool, freeAt, position);
-    return entries;
+  /** All keys whose first component begins so, and is not the last. */
+  beginning(tree: string, prefix: string): Range {
+    const key = this.at(tree, escapeText(prefix));
+    return { key, end: endOfPrefix(key) };
   }
 
-  ofOffer(offer: OfferRow): Map<string, string> {
-    const { owner, program, pool, expiresAt, names = [], childPool } = offer;
-    const row = rowText(offers, { ...offer, ...(childPool && { childName: childPool.name }) });
-    return new Map([
-      [this.at("offer", owner, program), row],
-      [this.at("offerin", pool, expiresAt, owner, program), row],
-      [this.at("offerpast", expiresAt, owner, program), ""],
-      ...names.map((name): [string, string] => [this.at("offername", name, owner, program), ""]),
-      ...(childPool ? [[this.at("offerpool", childPool.name, owner, program), ""] as [string, string]] : []),
-    ]);
+  pool(name: string): string {
+    return this.at("pool", name);
   }
 
-  /** The keys of leases that hold ranges with the same end. */
-  holdersOf(pool: string, { last }: Extent): Required<Pick<KeyRange, "key" | "end">>[] {
-    return ["at", "block"].map((tree) => this.below(tree, pool, hex(last), "h"));
+  row<R>(table: Table<R>, row: R): string {
+    return this.at(table.name, ...table.keyOf(row));
   }
 
-  #valueKey(pool: string, extent: Extent, kind: "h" | "r", uid: string): string {
-    return this.at(treeOf(extent), pool, hex(extent.last), kind, uid);
+  documents(kind: DocumentKind): Range {
+    return kind === "secret" ? this.below("secret") : this.below("document", kind);
+  }
+
+  /** The components of a key. */
+  componentsOf(key: string): string[] {
+    return key
+      .slice(this.prefix.length)
+      .split("/")
+      .slice(1)
+      .map((text) => text.replace(/%2F|%25/g, (code) => (code === "%2F" ? "/" : "%")));
   }
 }
 
-const treeOf = (extent: Extent): "at" | "block" => (sizeOf(extent) === 1n ? "at" : "block");
+type Component = string | number | bigint;
 
-export const toBytes = (text: string): string => Buffer.from(text).toString("latin1");
-export const fromBytes = (key: string): string => Buffer.from(key, "latin1").toString();
+const componentText = (component: Component): string => {
+  if (typeof component === "string") return component;
+  return typeof component === "bigint" ? hex(component) : padNumber(component);
+};
 
-/** In a key; prefixes of a text give prefixes of this. */
-export const componentText = (component: string | number): string =>
-  typeof component === "number"
-    ? padNumber(component)
-    : toBytes(component).replace(/[%/]/g, (letter) => (letter === "/" ? "%2F" : "%25"));
+const escapeText = (text: string): string => text.replace(/[%/]/g, (letter) => (letter === "/" ? "%2F" : "%25"));
 
-/** The components of a key, from the end. */
-export const lastComponents = (key: string, count: number): string[] =>
-  key.split("/").slice(-count).map(unescapeComponent);
+export const endOfPrefix = (key: string): string => `${key}\u{10ffff}`;
 
-const unescapeComponent = (text: string): string =>
-  fromBytes(text.replace(/%2F|%25/g, (code) => (code === "%2F" ? "/" : "%")));
-
-export const padNumber = (number: number): string => String(Math.round(number)).padStart(16, "0");
+export const padNumber = (number: number): string =>
+  String(Math.min(Math.max(Math.round(number), 0), Number.MAX_SAFE_INTEGER)).padStart(16, "0");
 
 /** Events are numbered by the revision of their commit. */
 export const EVENTS_IN_COMMIT = 4096;
 
-/** The end of the range of all keys that begin with these bytes. */
-export const endOfPrefix = (key: string): string =>
-  `${key.slice(0, -1)}${String.fromCharCode(key.charCodeAt(key.length - 1) + 1)}`;
-
-/** Leases below their values sort by when they were last seen; those that rest come last. */
-const RESTING = "~";
-const SEEN_DIGITS = 16;
-const heldText = ({ lastSeen }: LeaseRow, row: string): string => `${padNumber(lastSeen)}${row}`;
-export const isHeld = (value: string): boolean => !value.startsWith(RESTING);
-const rowBelowValue = (value: string): string => value.slice(isHeld(value) ? SEEN_DIGITS : RESTING.length);
-
-/** The columns of the row by name; JSON columns are text. */
-function storedOf<R>(table: Table<R>, row: R): Stored {
-  const values = table.encode(row);
-  const fields = table.columns.flatMap(({ name, column }, i) =>
-    values[i] === null ? [] : [[name, column.isJson ? JSON.stringify(values[i]) : values[i]]],
-  );
-  return Object.fromEntries(fields);
+/** An entry of an index. */
+export interface IndexEntry {
+  key: string;
+  /** It has the row: most reads need it. */
+  hasRow: boolean;
+  /** 16 characters before the row, by which etcd can sort. */
+  order?: string;
+  /** Where other holders of the same would be. */
+  holders?: KeyRange;
 }
 
-const rowText = <R>(table: Table<R>, row: R): string => JSON.stringify(storedOf(table, row));
+/**
+ * Ranges are found by their last value. A range of several values has one more entry, so that those that begin earlier are found. At the lowest
+ * value of a lease that has not ended, etcd can sort by when it was last seen.
+ */
+function rangeEntries(keys: Keys, lease: LeaseRow, ranges: Extent[], isHeld: boolean): IndexEntry[] {
+  const { pool, uid, lastSeen } = lease;
+  return ranges.flatMap((range) => {
+    const path = [pool, range.last, isHeld ? "h" : "r"];
+    const entry: IndexEntry = { key: keys.at("at", ...path, uid), hasRow: true };
+    if (isHeld) entry.holders = keys.below("at", ...path);
+    if (isHeld && range.last === positionOf(lease)) entry.order = padNumber(lastSeen);
+    return sizeOf(range) === 1n ? [entry] : [entry, { key: keys.at("block", ...path, uid), hasRow: true }];
+  });
+}
 
-export const leaseText = (lease: LeaseRow): string => rowText(leases, lease);
-export const poolText = (pool: PoolRow): string => rowText(pools, pool);
+/** The indexes of leases. */
+export function leaseEntries(keys: Keys, lease: LeaseRow): IndexEntry[] {
+  const { uid, pool, owner, extents, endedAt, expiresAt, freeAt = 0, resting, childPool, ports = [] } = lease;
+  const at = (index: string, ...columns: Component[]) => ({ key: keys.at(index, ...columns), hasRow: false });
+  const alone = (index: string, ...columns: Component[]) => ({
+    ...at(index, ...columns),
+    holders: at(index, ...columns),
+  });
+  const position = positionOf(lease);
+  const byOwner = { key: keys.at("owner", pool, owner, uid), hasRow: true };
+  if (endedAt !== undefined) {
+    if (!resting) return [byOwner, at("past", endedAt, uid)];
+    // Where the list of leases has it, and where it rests.
+    const listed = extents.filter(({ last }) => last === position);
+    const ranges = [...new Map([...listed, ...resting].map((range) => [range.last, range])).values()];
+    const times = [at("past", endedAt, uid), at("ended", pool, endedAt, uid), at("due", pool, freeAt, position, uid)];
+    return [byOwner, ...times, ...rangeEntries(keys, lease, ranges, false)];
+  }
+  const key = sharingKeyOf(lease);
+  return [
+    byOwner,
+    ...rangeEntries(keys, lease, extents, true),
+    ...(lease.names ?? []).map((name) => alone("name", name)),
+    ...extents.flatMap(({ last }) => ports.map((port) => alone("port", pool, last, portText(port)))),
+    ...(key === undefined ? [] : [at("share", pool, key, uid)]),
+    ...(childPool === undefined ? [] : [at("parent", pool, uid)]),
+    ...(expiresAt === undefined ? [] : [at("due", pool, expiresAt + 1, position, uid)]),
+  ];
+}
+
+/** The indexes of offers. */
+export function offerEntries(keys: Keys, { owner, program, pool, expiresAt, names = [], childPool }: OfferRow) {
+  const at = (index: string, ...columns: Component[]): IndexEntry => ({
+    key: keys.at(index, ...columns, owner, program),
+    hasRow: index === "in",
+  });
+  return [
+    at("in", pool, expiresAt),
+    at("offerpast", expiresAt),
+    ...names.map((name) => at("offername", name)),
+    ...(childPool ? [at("offerpool", childPool.name)] : []),
+  ];
+}
+
+/** All trees but those of commits and of the lock. */
+export const TREES = [
+  ..."epoch event pool free_range lease owner at block name port share parent due ended past".split(" "),
+  ..."offer in offername offerpool offerpast document secret".split(" "),
+];
+
+/** The columns of a row by name; JSON columns are text. */
+function storedOf<R>(table: Table<R>, row: R): Stored {
+  const stored: Stored = {};
+  for (const [i, value] of table.encode(row, JSON.stringify).entries())
+    if (value !== null) stored[table.columns[i]!.name] = value;
+  return stored;
+}
+
+export const rowText = <R>(table: Table<R>, row: R): string => JSON.stringify(storedOf(table, row));
+
+/** What is not JSON has no columns, and is refused as such. */
+export const rowOf = <R>(table: Table<R>, { value }: Pick<Entry, "value">): R => table.decode(parseObject(value));
+export const rowsOf = <R>(table: Table<R>, entries: Entry[]): R[] => entries.map((entry) => rowOf(table, entry));
+
+export function parseObject(text: string): Stored {
+  const value = parse(text);
+  return typeof value === "object" && value !== null ? (value as Stored) : {};
+}
+
+export function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** What an entry of an index has, if its row is so. */
+export const entryText = ({ hasRow, order = UNORDERED }: IndexEntry, rowKey: string, row: string): string =>
+  hasRow ? order + row : rowKey;
+const UNORDERED = "~".repeat(16);
+export const entriesOf = <R>(table: Table<R>, entries: Entry[]): R[] =>
+  entries.map(({ value }) => rowOf(table, { value: value.slice(UNORDERED.length) }));
+
 export const eventsText = (list: (Event & { id?: number })[]): string =>
   JSON.stringify(list.map((event) => storedOf(events, { id: 0, ...event })));
 
-export const leaseOf = (text: string): LeaseRow => {
-  const { position: _, ...lease } = leases.decode(parseObject(text));
-  return lease;
-};
-export const leaseBelowValue = (value: string): LeaseRow => leaseOf(rowBelowValue(value));
-/** All trees but those of commits and of the lock. */
-export const TREES = [
-  ...["epochs", "event", "pool", "free", "lease", "owner", "at", "block", "name", "port", "share", "parent", "expires"],
-  ...["rested", "ended", "past", "offer", "offerin", "offername", "offerpool", "offerpast", "document", "secret"],
-];
-
-export const poolOf = (text: string): PoolRow => pools.decode(parseObject(text));
-export const offerOf = (text: string): OfferRow => {
-  const { childName: _, ...offer } = offers.decode(parseObject(text));
-  return offer;
-};
-
-/** `first`: the id of the first one. Those of another store keep theirs. */
-export function eventsOf(text: string, first: number) {
-  const list: unknown = JSON.parse(text);
-  if (!Array.isArray(list)) throw new InvalidField("events");
-  return list.map((stored: Stored, i) => events.decode({ ...stored, id: stored.id || first + i }));
+/** `offset`: is added to their ids. Those of another store keep theirs. */
+export function eventsAt({ value, revision }: Entry, offset: number): LoggedEvent[] {
+  const list = parse(value);
+  const first = revision * EVENTS_IN_COMMIT + offset;
+  return (Array.isArray(list) ? list : [{}]).map((stored: Stored, i) =>
+    events.decode({ ...stored, id: stored.id || first + i }),
+  );
 }
 
-/** Fields that are missing are found by the table. */
-export function parseObject(text: string): Stored {
-  try {
-    const value: unknown = JSON.parse(text);
-    if (typeof value === "object" && value !== null) return value as Stored;
-  } catch {}
-  return {};
-}
+/** Rows of any table, as queries answer them. */
+export const rowsAt = (name: CopiedTable, entry: Entry, eventOffset: number): object[] =>
+  name === "event"
+    ? eventsAt(entry, eventOffset)
+    : [
+        {
+          ...(name === "secret" && { kind: name }),
+          ...(rowOf(TABLES.find((table) => table.name === name)!, entry) as object),
+        },
+      ];

@@ -1,23 +1,16 @@
-import type { Compare, KeyValue, RequestOp, ResponseOp, TxnRequest, TxnResponse } from "./api";
+import type { Compare, Received, RequestOp, Sent } from "./api";
 import type { EtcdClient } from "./client";
 import { isOutOfRange, translateError } from "./errors";
 import type { Cluster } from "./url";
 
-/** The part of etcd's KV API that the engine uses. Keys are strings of bytes; `end` is exclusive. */
-
-const bytes = (key: string): Buffer => Buffer.from(key, "latin1");
-const rangeEnd = (end?: string) => (end === undefined ? {} : { range_end: bytes(end) });
-
+/** The part of etcd's KV API that the engine uses. `end` is exclusive. */
 export interface KeyRange {
   key: string;
   end?: string;
-  /** 0: all. */
   limit?: number;
-  /** Those that were put last come last. The default is the order of the keys. */
-  orderBy?: "MOD" | "VALUE" | "CREATE";
+  /** Default: by key. */
+  orderBy?: "VALUE" | "CREATE";
   keysOnly?: boolean;
-  /** Only keys that were put at this revision or later. */
-  since?: number;
 }
 
 /** A key with its value, and when and how often it was put. */
@@ -28,63 +21,72 @@ export interface Entry {
   puts: number;
 }
 
+const rangeEnd = (end?: string) => (end === undefined ? {} : { range_end: end });
+
 export const put = (key: string, value: string, lease?: string): RequestOp => ({
-  request_put: { key: bytes(key), value: Buffer.from(value), ...(lease !== undefined && { lease }) },
+  request_put: { key, value, ...(lease !== undefined && { lease }) },
 });
-export const del = (key: string, end?: string): RequestOp => ({
-  request_delete_range: { key: bytes(key), ...rangeEnd(end) },
-});
-export const get = ({ key, end, limit = 0, orderBy, keysOnly, since }: KeyRange): RequestOp => ({
-  request_range: {
-    key: bytes(key),
-    ...rangeEnd(end),
-    limit,
-    ...(orderBy && { sort_order: "ASCEND", sort_target: orderBy }),
-    ...(keysOnly && { keys_only: true }),
-    ...(since !== undefined && { min_mod_revision: String(since) }),
-  },
-});
+export const del = (key: string, end?: string): RequestOp => ({ request_delete_range: { key, ...rangeEnd(end) } });
+export const get = (range: KeyRange): RequestOp => ({ request_range: toRequest(range) });
 /** One of two lists of operations, within a Txn. */
-export const choose = (compare: Compare[], success: RequestOp[], failure: RequestOp[] = []): RequestOp => ({
-  request_txn: { compare, success, failure },
-});
+export const choose = (compare: Compare[], success: RequestOp[]): RequestOp => ({ request_txn: { compare, success } });
 
-const compare = (key: string, end: string | undefined, rest: Omit<Compare, "key">): Compare => ({
-  key: bytes(key),
+const toRequest = ({ key, end, limit, orderBy, keysOnly }: KeyRange): Sent<"RangeRequest"> => ({
+  key,
   ...rangeEnd(end),
-  ...rest,
+  ...(limit !== undefined && { limit }),
+  ...(orderBy && { sort_order: "ASCEND", sort_target: orderBy }),
+  ...(keysOnly && { keys_only: true }),
 });
-/** With `end`: all keys of the range are absent. */
-export const isAbsent = (key: string, end?: string): Compare =>
-  compare(key, end, { target: "CREATE", result: "EQUAL", create_revision: 0 });
-export const isPresent = (key: string): Compare =>
-  compare(key, undefined, { target: "CREATE", result: "NOT_EQUAL", create_revision: 0 });
-/** The key was put last at this revision; 0: it is absent. */
-export const wasPutAt = (key: string, revision: number): Compare =>
-  compare(key, undefined, { target: "MOD", result: "EQUAL", mod_revision: String(revision) });
-/** No key of the range was put after this revision. */
-export const isUnchangedSince = (key: string, end: string | undefined, revision: number): Compare =>
-  compare(key, end, { target: "MOD", result: "LESS", mod_revision: String(revision + 1) });
-/** The key was put so often since it was created. */
-export const wasPutTimes = (key: string, times: number): Compare =>
-  compare(key, undefined, { target: "VERSION", result: "EQUAL", version: times });
 
-const toEntry = ({ key, value, mod_revision, version }: KeyValue): Entry => ({
-  key: key.toString("latin1"),
-  value: value.toString(),
-  revision: Number(mod_revision),
-  puts: Number(version),
+/** The key, or all keys of the range, are absent. */
+export const isAbsent = (key: string, end?: string): Compare => ({
+  ...{ key, target: "CREATE", result: "EQUAL", create_revision: 0 },
+  ...rangeEnd(end),
 });
+export const isPresent = (key: string): Compare => ({
+  ...{ key, target: "CREATE", result: "NOT_EQUAL", create_revision: 0 },
+});
+/** The key was put last at this revision; 0: it is absent. */
+export const wasPutAt = (key: string, revision: number): Compare => ({
+  ...{ key, target: "MOD", result: "EQUAL", mod_revision: revision },
+});
+/** No key of the range was put after this revision. */
+export const isUnchangedSince = (revision: number, key: string, end?: string): Compare => ({
+  ...{ key, target: "MOD", result: "LESS", mod_revision: revision + 1 },
+  ...rangeEnd(end),
+});
+
+/**
+ * etcd takes 128 comparisons or operations in a Txn, and in one inside of it as many as those of the outer one leave: so up to `MAX_COMPARES`
+ * comparisons, and 60 groups of 64 operations.
+ */
+export const MAX_COMPARES = 60;
+const GROUP = 64;
+export const MAX_OPERATIONS = 60 * GROUP;
+
+function grouped(operations: RequestOp[]): RequestOp[] {
+  if (operations.length <= GROUP) return operations;
+  const count = Math.ceil(operations.length / GROUP);
+  const group = (_: unknown, i: number) => choose([], operations.slice(i * GROUP, (i + 1) * GROUP));
+  return Array.from({ length: count }, group);
+}
 
 export interface TxnResult {
   succeeded: boolean;
-  /** What each `get` has found, in their order; those inside of `choose` are left out. */
+  /** What each `get` has found, in their order. */
   found: Entry[][];
   revision: number;
 }
 
-const entriesOf = (responses: ResponseOp[]): Entry[][] =>
-  responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs.map(toEntry)] : []));
+const entriesOf = ({ responses }: Received<"TxnResponse">): Entry[][] =>
+  responses.flatMap(({ response_range, response_txn }) =>
+    response_txn ? entriesOf(response_txn) : response_range ? [response_range.kvs.map(toEntry)] : [],
+  );
+
+const toEntry = ({ key, value, mod_revision, version }: Received<"KeyValue">): Entry => ({
+  ...{ key, value, revision: Number(mod_revision), puts: Number(version) },
+});
 
 /** Calls of the client, with errors as `OverlayError`, `Conflict` or `StoreUnavailable`. */
 export class EtcdKv {
@@ -94,52 +96,41 @@ export class EtcdKv {
   ) {}
 
   /** All of `then` if every comparison holds, otherwise all of `otherwise`. */
-  async txn(compare: Compare[], then: RequestOp[], otherwise: RequestOp[] = []): Promise<TxnResult> {
-    const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
-    const request: TxnRequest = { compare, success: then, failure: otherwise };
-    const { header, succeeded, responses } = await this.#translate(reading, this.client.txn(request));
-    return { succeeded, found: entriesOf(responses), revision: Number(header.revision) };
+  txn(compare: Compare[], then: RequestOp[], otherwise: RequestOp[] = []): Promise<TxnResult> {
+    return this.#result("writing", this.client.txn({ compare, success: grouped(then), failure: otherwise }));
   }
 
-  /** At a revision, by any member that has it: the past does not change. */
-  async getAt(revision: number, ranges: KeyRange[]): Promise<Entry[][]> {
-    const ask = (serializable: boolean): Promise<TxnResponse> => {
-      const at = (range: KeyRange) => ({ ...get(range).request_range!, revision: String(revision), serializable });
-      return this.client.txn({ success: ranges.map((range) => ({ request_range: at(range) })) });
+  /** All ranges at one revision: the newest one, or this one, by any member that has it. */
+  read(ranges: KeyRange[], revision?: number): Promise<TxnResult> {
+    const ask = (more: Sent<"RangeRequest">) => {
+      const operations = ranges.map((range) => ({ request_range: { ...toRequest(range), ...more } }));
+      return this.client.txn({ success: grouped(operations) });
     };
-    const asked = ask(true).catch((error: unknown) => (isOutOfRange(error) ? ask(false) : Promise.reject(error)));
-    return entriesOf((await this.#translate(true, asked)).responses);
+    if (revision === undefined) return this.#result("reading", ask({}));
+    const asked = ask({ revision, serializable: true }).catch((error: unknown) =>
+      isOutOfRange(error) ? ask({ revision }) : Promise.reject(error),
+    );
+    return this.#result("reading", asked);
   }
 
-  async grantLease(seconds: number): Promise<string> {
-    return (await this.#translate(false, this.client.grantLease(seconds))).ID;
+  async #result(doing: "reading" | "writing", asked: Promise<Received<"TxnResponse">>): Promise<TxnResult> {
+    const answer = await this.#translate(doing, asked);
+    return { succeeded: answer.succeeded, found: entriesOf(answer), revision: Number(answer.header.revision) };
   }
 
-  /** Renews it once; its remaining seconds, 0 if it has expired. */
-  keepLeaseAlive(id: string): Promise<number> {
-    return this.#translate(false, this.client.keepLeaseAlive(id));
-  }
-
-  /** Returns when the key has been deleted after a revision, when that revision was compacted away, or when `signal` aborts. */
-  async waitForDelete(key: string, revision: number, signal: AbortSignal): Promise<void> {
-    const waiting = async () => {
-      const request = { key: bytes(key), start_revision: String(revision + 1) };
-      for await (const { events } of this.client.watch(request, signal))
-        if (events.some(({ type }) => type === "DELETE")) return;
-    };
-    const ended = waiting().catch((error: unknown) => (isOutOfRange(error) ? undefined : Promise.reject(error)));
-    await this.#translate(true, ended);
+  grantLease(seconds: number): Promise<string> {
+    return this.#translate("writing", this.client.grantLease(seconds));
   }
 
   close(): void {
     this.client.close();
   }
 
-  async #translate<T>(reading: boolean, answer: Promise<T>): Promise<T> {
+  async #translate<T>(doing: "reading" | "writing", answer: Promise<T>): Promise<T> {
     try {
       return await answer;
     } catch (error) {
-      throw translateError(error, this.cluster, reading ? "reading" : "writing");
+      throw translateError(error, this.cluster, doing);
     }
   }
 }

@@ -1,8 +1,11 @@
+import { randomBytes } from "node:crypto";
+import type { LoggedEvent } from "../../types";
+import { epochs } from "../schema";
 import {
   type Changes,
   type Commit,
+  Conflict,
   EPOCH_MS,
-  type EpochRow,
   type Head,
   isTimeToTrim,
   KEPT_EPOCHS,
@@ -12,28 +15,24 @@ import {
   type Rows,
   type Transaction,
 } from "../store";
-import type { Compare, RequestOp } from "./api";
-import { type Committer, type Made, newCommitId } from "./commit";
-import { headOf, type OpenHead, type StoreRow } from "./head";
-import { EVENTS_IN_COMMIT, type Keys, lastComponents, TREES } from "./keys";
-import { choose, del, type Entry, type EtcdKv, get, isUnchangedSince, put, wasPutAt, wasPutTimes } from "./kv";
+import type { RequestOp } from "./api";
+import type { Committer, Made } from "./commit";
+import { headText, openingOf, type StoreRow } from "./head";
+import { EVENTS_IN_COMMIT, eventsAt, eventsText, parseObject, rowText } from "./keys";
+import { choose, del, type Entry, type EtcdKv, isUnchangedSince, MAX_COMPARES, put, wasPutAt } from "./kv";
 import type { EtcdLock } from "./lock";
-import { answerQueries, EVENT_WINDOW, epochText, type Moment } from "./queries";
-import { eventWrites, guardsOf, type LockedPool, splitWrites, writesOf } from "./writes";
-
-/** What every transaction reads. Revisions are 0 for keys that are absent. */
-export interface Opening extends OpenHead {
-  storeRevision: number;
-  headRevision: number;
-  pending: Entry | undefined;
-}
+import { answerAll, EVENT_WINDOW, type Moment } from "./queries";
+import { clearedBy, guardsOf, type LockedPool, type Write, writesOf } from "./writes";
 
 export interface Parts {
   kv: EtcdKv;
-  keys: Keys;
   lock: EtcdLock;
   committer: Committer;
+  onConflict(): void;
 }
+
+/** Events of one key. */
+const MAX_EVENTS = 1000;
 
 export class EtcdTransaction implements Transaction {
   readonly head: Head;
@@ -41,149 +40,139 @@ export class EtcdTransaction implements Transaction {
   constructor(
     private readonly parts: Parts,
     private readonly moment: Moment,
-    private readonly opening: Opening,
     readonly now: number,
     private readonly locked: LockedPool[],
     readonly rows: Rows,
   ) {
-    this.head = opening.head;
+    this.head = moment.opening.head;
   }
 
   load(queries: Query[]): Promise<Rows> {
-    return answerQueries(this.moment, queries);
+    return this.moment.run(answerAll(this.moment, queries));
+  }
+
+  async rollBack(): Promise<void> {
+    if (this.locked.length > 0) await this.parts.lock.release();
   }
 
   async commit(changes: Changes): Promise<Commit> {
-    const { now, opening, locked, moment, parts } = this;
-    const { keys, lock, committer } = parts;
-    const id = newCommitId();
-    const writes = writesOf(keys, changes, locked, await this.#readCleared(changes));
-    const stem = (count: number) => [opening.headRevision, now, count, id];
-    const events = eventWrites(keys, changes, stem);
-    const head = this.#headOperations(changes);
-    const split = splitWrites(writes, events);
+    try {
+      return await this.#commit(changes);
+    } catch (error) {
+      if (error instanceof Conflict) this.parts.onConflict();
+      throw error;
+    }
+  }
+
+  async #commit(changes: Changes): Promise<Commit> {
+    const { lock, committer } = this.parts;
+    const { moment, now, locked } = this;
+    const [keys, { storeRevision }] = [moment.keys, moment.opening];
+    const id = randomBytes(8).toString("hex");
+    const writes = writesOf(keys, changes, locked);
+    const { row, putsHead, ...head } = this.#headChange(changes);
     const made = await committer.commit({
-      at: now,
-      id,
-      compares: [
-        ...locked.map(({ name, entry }) => wasPutAt(keys.pool(name), entry?.revision ?? 0)),
-        wasPutAt(keys.store, opening.storeRevision),
-        ...lock.compares,
-        ...head.compares,
-        ...guardsOf(keys, changes, writes, moment.reader.revision),
-      ],
+      ...{ at: now, id, row, putsRow: changes.head !== undefined, cleared: clearedBy(keys, changes) },
+      groups: [...[...writes].map((write) => [write]), ...this.#headWrites(changes, id, putsHead)],
       operations: [...head.operations, ...lock.operations],
-      parts: split,
+      compares: [
+        ...[wasPutAt(keys.store, storeRevision), ...lock.compares, ...head.compares],
+        ...guardsOf(keys, changes, locked, moment.revision, writes),
+      ].slice(0, MAX_COMPARES),
     });
     lock.noteCommit();
-    const logged =
-      split.length > 1 ? await committer.findEvents([opening.headRevision, now], id, opening.eventOffset) : undefined;
-    if ((changes.isVersion || changes.events.length > 0) && isTimeToTrim()) await this.#trim().catch(() => {});
-    const first = made.revision * EVENTS_IN_COMMIT + opening.eventOffset;
-    return {
-      ...this.#versionAfter(made, changes),
-      events: logged ?? changes.events.map((event, i) => ({ ...event, id: first + i })),
-    };
-  }
-
-  async rollBack(): Promise<void> {}
-
-  async #readCleared({ free }: Changes): Promise<string[]> {
-    const { reader, keys } = this.moment;
-    const found = await Promise.all(
-      free.cleared.map(({ pool, zone }) => reader.read({ ...keys.below("free", pool, zone), keysOnly: true })),
-    );
-    return found.flat().map(({ key }) => key);
-  }
-
-  #versionAfter({ head, epoch }: Made, { head: given = {} }: Changes): Pick<Commit, "version" | "epoch"> {
-    const { version, epoch: tag } = headOf({ head, epoch }).head;
-    return { version: given.version ?? version + this.opening.offset, epoch: tag };
+    const events = await this.#eventsOf(made, changes, id, row);
+    if (isTimeToTrim()) await this.#trim().catch(() => {});
+    const { version, epoch } = openingOf(row, 0, made.head, made.epoch).head;
+    return { version, epoch, events };
   }
 
   /** How a commit changes the version, the epoch, and the row of the store. */
-  #headOperations(changes: Changes): { compares: Compare[]; operations: RequestOp[] } {
-    const { now, opening } = this;
-    const { keys } = this.parts;
-    const { isVersion, events, head: given, resetEpochs, clear } = changes;
-    const { version, epoch = resetEpochs?.tag, epochSince, lastEvent, at = 0, ...rest } = given ?? {};
-    const putsHead = isVersion || at > 0;
-    const putHead = putsHead ? [put(keys.head, JSON.stringify({ at: Math.max(now, opening.head.at, at) }))] : [];
-    // See `EVENT_WINDOW`.
-    const isRecent = isUnchangedSince(keys.head, undefined, opening.headRevision + EVENT_WINDOW);
-    const compares = events.length > 0 ? [isRecent] : [];
+  #headChange({ isVersion, events, head: given = {}, resetEpochs, nextEpoch }: Changes) {
+    const { now } = this;
+    const { keys, opening } = this.moment;
+    const { head, headRevision, commits } = opening;
+    const { version, epoch = resetEpochs?.tag, epochSince, lastEvent, at = 0, ...rest } = given;
     const isReplaced = version !== undefined || epoch !== undefined || epochSince !== undefined;
-    if (isReplaced) compares.push(wasPutTimes(keys.head, opening.commits));
-    const { id, layout, move } = opening.head;
-    const commits = opening.commits + (putsHead ? 1 : 0);
-    const offset = version === undefined ? opening.offset : version - commits;
-    const eventOffset = lastEvent ?? opening.eventOffset;
-    const row: StoreRow = { id, layout, move, ...rest, offset, ...(eventOffset > 0 && { eventOffset }) };
-    const operations = [
-      ...(clear ? TREES.map((tree) => keys.below(tree)).map(({ key, end }) => del(key, end)) : []),
-      // Ids of events begin again, behind those of the other store. Positions before these are not known.
-      ...(lastEvent === undefined ? [] : [del(keys.events), put(keys.trimmed, "0")]),
-      ...(given ? [put(keys.store, JSON.stringify(row))] : []),
-      ...(resetEpochs ? this.#resetEpochs(resetEpochs) : []),
-      ...(isReplaced ? [this.#putEpoch(epoch, epochSince)] : this.#nextEpoch(changes)),
-      ...putHead,
-    ];
-    return { compares, operations };
+    const putsHead = isVersion || events.length > 0 || at > 0 || lastEvent !== undefined;
+    const next = version ?? head.version + (isVersion || events.length > 0 ? 1 : 0);
+    const row: StoreRow = { ...opening.row, ...rest, offset: next - commits - (putsHead ? 1 : 0) };
+    // Ids of events begin again, behind those of the other store. Positions before these are not known.
+    if (lastEvent !== undefined) Object.assign(row, { eventOffset: lastEvent, trimmed: 0 });
+    const isUnchanged = wasPutAt(keys.head, headRevision);
+    const isRecent = isUnchangedSince(headRevision + EVENT_WINDOW, keys.head);
+    const putEpoch = (tag = head.epoch, since = head.epochSince, first?: number) =>
+      put(keys.epoch, JSON.stringify({ tag, since, first }));
+    const operations: RequestOp[] = [];
+    if (isReplaced) operations.push(putEpoch(epoch, epochSince, resetEpochs?.first));
+    else if (isVersion && Math.abs(now - head.epochSince) >= EPOCH_MS) {
+      const begun = { first: next, tag: nextEpoch };
+      const begin = [putEpoch(nextEpoch, now, next), put(keys.row(epochs, begun), rowText(epochs, begun))];
+      // Unless another version was made meanwhile.
+      operations.push(choose([isUnchanged], begin));
+    }
+    const isFixed = isReplaced || (putsHead && events.length === 0);
+    return { row, putsHead, operations, compares: isFixed ? [isUnchanged] : putsHead ? [isRecent] : [] };
   }
 
-  #putEpoch(tag = this.opening.head.epoch, since = this.opening.head.epochSince): RequestOp {
-    return put(this.parts.keys.epoch, JSON.stringify({ tag, since }));
+  #headWrites({ events, head: { at = 0, lastEvent } = {} }: Changes, id: string, putsHead: boolean): Write[][] {
+    const { keys, opening } = this.moment;
+    const { head, headRevision } = opening;
+    const latest = Math.max(this.now, head.at, at);
+    if (events.length === 0)
+      return putsHead ? [[[keys.head, headText({ at: latest, last: lastEvent ?? head.lastEvent })]]] : [];
+    return Array.from({ length: Math.ceil(events.length / MAX_EVENTS) }, (_, i) => {
+      const group = events.slice(i * MAX_EVENTS, (i + 1) * MAX_EVENTS);
+      const key = keys.at("event", headRevision, this.now, group.length, id, i);
+      return [
+        [key, eventsText(group)],
+        [keys.head, headText({ at: latest, events: group.length })],
+      ];
+    });
   }
 
-  /** A Txn must not delete what it puts. */
-  #resetEpochs({ first, tag }: EpochRow): RequestOp[] {
-    const { keys } = this.parts;
-    const { key: start, end } = keys.below("epochs");
-    const key = keys.at("epochs", epochText(first));
-    return [del(start, key), put(key, tag), del(`${key}\0`, end)];
-  }
-
-  /** Begins an epoch if the present one is older than a second, and no other version was made meanwhile. */
-  #nextEpoch({ isVersion, nextEpoch }: Changes): RequestOp[] {
-    const { now, opening } = this;
-    const { keys } = this.parts;
-    if (!isVersion || Math.abs(now - opening.head.epochSince) < EPOCH_MS) return [];
-    const begin = [
-      this.#putEpoch(nextEpoch, now),
-      put(keys.at("epochs", epochText(opening.head.version + 1)), nextEpoch),
-    ];
-    return [choose([wasPutTimes(keys.head, opening.commits)], begin)];
+  async #eventsOf(
+    { revision, hasParts }: Made,
+    { events }: Changes,
+    id: string,
+    row: StoreRow,
+  ): Promise<LoggedEvent[]> {
+    const { keys, opening } = this.moment;
+    const first = revision * EVENTS_IN_COMMIT + row.eventOffset;
+    if (!hasParts) return events.map((event, i) => ({ ...event, id: first + i }));
+    const { found } = await this.parts.kv.read([keys.below("event", opening.headRevision, this.now)]);
+    const own = found[0]!.filter(({ key }) => keys.componentsOf(key)[3] === id);
+    return own.flatMap((entry) => eventsAt(entry, row.eventOffset)).sort((a, b) => a.id - b.id);
   }
 
   /** Deletes what is no longer kept. */
   async #trim(): Promise<void> {
-    const { keys, kv, committer } = this.parts;
-    await committer.trim(this.now);
-    const { found } = await kv.txn(
-      [],
-      [
-        get({ ...keys.below("event"), keysOnly: true }),
-        get({ ...keys.below("epochs"), keysOnly: true, limit: KEPT_EPOCHS }),
-      ],
-    );
-    const [events, epochs] = found as [Entry[], Entry[]];
-    const gone = events.slice(0, countOld(events, this.now));
-    const operations = [
-      ...gone.slice(-1).map(({ key }) => del(keys.below("event").key, `${key}\0`)),
-      ...(gone.length > 0 ? [put(keys.trimmed, String(Math.max(...gone.map(({ revision }) => revision))))] : []),
-      ...(epochs.length === KEPT_EPOCHS ? [del(`${epochs.at(-1)!.key}\0`, keys.below("epochs").end)] : []),
-    ];
-    if (operations.length > 0) await kv.txn([], operations);
+    const { kv, committer } = this.parts;
+    const { keys } = this.moment;
+    const [events, epoch] = [keys.below("event"), keys.below("epoch")];
+    const ranges = [{ ...events, keysOnly: true }, { ...epoch, keysOnly: true }, { key: keys.store }];
+    const [logged, begun, [store]] = (await kv.read(ranges)).found as [Entry[], Entry[], Entry[]];
+    const row = parseObject(store?.value ?? "");
+    if (row.pending !== undefined) return;
+    const gone = logged.slice(0, this.#countOld(logged));
+    const firstKept = begun.at(-KEPT_EPOCHS);
+    const operations = committer.trim(this.now);
+    if (gone.length > 0) {
+      const trimmed = Math.max(...gone.map(({ revision }) => revision));
+      operations.push(del(events.key, `${gone.at(-1)!.key}\0`), put(keys.store, JSON.stringify({ ...row, trimmed })));
+    }
+    if (firstKept) operations.push(del(epoch.key, firstKept.key));
+    await kv.txn([wasPutAt(keys.store, store?.revision ?? 0)], operations);
   }
-}
 
-/** How many of these keys of events, the oldest first, are no longer kept. */
-function countOld(all: Entry[], now: number): number {
-  let count = 0;
-  for (let i = all.length - 1; i >= 0; i--) {
-    const [, at, events] = lastComponents(all[i]!.key, 5).map(Number);
-    count += events!;
-    if (count > KEPT_EVENTS || at! < now - KEPT_MS) return i + 1;
+  /** How many of these keys of events, the oldest first, are no longer kept. */
+  #countOld(all: Entry[]): number {
+    let count = 0;
+    for (let i = all.length - 1; i >= 0; i--) {
+      const [, at, events] = this.moment.keys.componentsOf(all[i]!.key).map(Number);
+      count += events!;
+      if (count > KEPT_EVENTS || at! < this.now - KEPT_MS) return i + 1;
+    }
+    return 0;
   }
-  return 0;
 }

@@ -1,14 +1,28 @@
-import type { LeaseRow, OfferRow } from "../../decide/rows";
+import type { LeaseRow } from "../../decide/rows";
 import { sharingKeyOf } from "../../decide/rows";
-import { hex } from "../columns";
-import type { Changes } from "../store";
+import { documents, epochs, freeRanges, leases, offers, pools, secrets } from "../schema";
+import type { Changed, Changes } from "../store";
+import type { Table } from "../table";
 import type { Compare } from "./api";
-import { eventsText, type Keys, padNumber, poolText } from "./keys";
-import { type Entry, isAbsent, isPresent, isUnchangedSince, type KeyRange } from "./kv";
-import { epochText } from "./queries";
+import {
+  entryText,
+  eventsText,
+  type IndexEntry,
+  type Keys,
+  leaseEntries,
+  offerEntries,
+  type Range,
+  rowText,
+  TREES,
+} from "./keys";
+import { type Entry, isAbsent, isPresent, isUnchangedSince } from "./kv";
 
 /** What a commit writes. null deletes. */
 export type Write = [key: string, value: string | null];
+type Writes = Map<string, string | null>;
+
+/** Events of another store in one key. */
+const MAX_COPIED = 100;
 
 /** What a transaction has read of the pools that it locks. */
 export interface LockedPool {
@@ -16,187 +30,109 @@ export interface LockedPool {
   entry: Entry | undefined;
 }
 
-/** Keys of changed rows and of pools whose rows have changed. Each key comes once. */
-export function writesOf(
-  keys: Keys,
-  changes: Changes,
-  locked: LockedPool[],
-  cleared: string[],
-): Map<string, string | null> {
-  const { pools, leases, offers, documents, free } = changes;
-  const changed = [...changesOf(leases, (row) => keys.ofLease(row)), ...changesOf(offers, (row) => keys.ofOffer(row))];
-  const deleted = [
-    ...changed.flatMap(({ before, after }) => [...before.keys()].filter((key) => !after.has(key))),
-    ...documents.deleted.map(({ kind, key }) => keys.document(kind, key)),
-    ...cleared,
-    ...free.deleted.map(({ pool, zone, last }) => keys.free(pool, zone, last)),
-    ...pools.deleted.map(({ name }) => keys.pool(name)),
-  ];
-  const put: [string, string][] = [
-    ...changed.flatMap(({ before, after }) => [...after].filter(([key, text]) => before.get(key) !== text)),
-    ...documents.put.map(({ kind, key, value }): [string, string] => [keys.document(kind, key), value]),
-    ...free.put.map(({ pool, zone, first, last }): [string, string] => [keys.free(pool, zone, last), hex(first)]),
-    ...pools.put.map((pool): [string, string] => [keys.pool(pool.name), poolText(pool)]),
-    ...copiesOf(keys, changes),
-  ];
-  const writes = new Map<string, string | null>([...deleted.map((key): Write => [key, null]), ...put]);
-  for (const [key, text] of touchedPools(keys, changes, locked)) if (!writes.has(key)) writes.set(key, text);
+export const emptyPool = (name: string) => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
+
+/** Each key comes once. The keys of locked pools are put, so that others notice. */
+export function writesOf(keys: Keys, changes: Changes, locked: LockedPool[]): Writes {
+  const { log = { epochs: [], events: [] }, resetEpochs } = changes;
+  const { put, deleted } = changes.documents;
+  const only = (isSecret: boolean) => ({
+    put: put.filter(({ kind }) => (kind === "secret") === isSecret),
+    deleted: deleted.filter(({ kind }) => (kind === "secret") === isSecret),
+  });
+  const writes = new Map([
+    ...locked.map(({ name, entry }): Write => [keys.pool(name), entry?.value ?? rowText(pools, emptyPool(name))]),
+    ...rowWrites(keys, pools, changes.pools),
+    ...rowWrites(keys, leases, changes.leases, leaseEntries),
+    ...rowWrites(keys, offers, changes.offers, offerEntries),
+    ...rowWrites(keys, freeRanges, changes.free),
+    ...rowWrites(keys, secrets, only(true)),
+    ...rowWrites(keys, documents, only(false)),
+    ...rowWrites(keys, epochs, { put: [...log.epochs, ...(resetEpochs ? [resetEpochs] : [])], deleted: [] }),
+  ]);
+  const { events: copied } = log;
+  for (let i = 0; i < copied.length; i += MAX_COPIED) {
+    const group = copied.slice(i, i + MAX_COPIED);
+    writes.set(keys.at("event", 0, group.at(-1)!.at, group.length, group[0]!.id, 0), eventsText(group));
+  }
   return writes;
 }
 
-/** Events of another store, which keep their ids, and epochs. */
-function copiesOf(keys: Keys, { log = { epochs: [], events: [] } }: Changes): [string, string][] {
-  const epochs = log.epochs.map(({ first, tag }): [string, string] => [keys.at("epochs", epochText(first)), tag]);
-  const events: [string, string][] = [];
-  for (let i = 0; i < log.events.length; i += MAX_COPIED) {
-    const group = log.events.slice(i, i + MAX_COPIED);
-    const [first, last] = [group[0]!, group.at(-1)!];
-    events.push([keys.at("event", 0, last.at, group.length, padNumber(first.id), 0), eventsText(group)]);
-  }
-  return [...epochs, ...events];
-}
-
-/** Locked pools that have no row, or whose rows have changed: the key of a pool is put then, so that others notice. */
-function touchedPools(keys: Keys, { leases, offers, free }: Changes, locked: LockedPool[]): [string, string][] {
-  const before = [
-    ...leases.put.flatMap((row) => leases.before(row) ?? []),
-    ...offers.put.flatMap((row) => offers.before(row) ?? []),
-  ];
-  const rows = [
-    ...before,
-    ...leases.put,
-    ...leases.deleted,
-    ...offers.put,
-    ...offers.deleted,
-    ...free.put,
-    ...free.deleted,
-  ];
-  const names = new Set([...rows, ...free.cleared].map(({ pool }) => pool));
-  return locked
-    .filter(({ name, entry }) => !entry || names.has(name))
-    .map(({ name, entry }) => [keys.pool(name), entry?.value ?? poolText(emptyPool(name))]);
-}
-
-export const emptyPool = (name: string) => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
-
-interface Entries {
-  before: Map<string, string>;
-  after: Map<string, string>;
-}
-
-const NONE = new Map<string, string>();
-
-function changesOf<R extends LeaseRow | OfferRow>(
-  { put, deleted, before }: { put: R[]; deleted: R[]; before(row: R): R | undefined },
-  entriesOf: (row: R) => Map<string, string>,
-): Entries[] {
-  const entriesBefore = (row: R) => {
-    const stored = before(row);
-    return stored ? entriesOf(stored) : NONE;
-  };
-  return [
-    ...put.map((row) => ({ before: entriesBefore(row), after: entriesOf(row) })),
-    ...deleted.map((row) => ({ before: entriesOf(row), after: NONE })),
-  ];
-}
-
-/** Events of one key: of a commit, and of another store. */
-const [MAX_EVENTS, MAX_COPIED] = [1000, 100];
-
-/** `stem`: the key of the events without their number and count. */
-export function eventWrites(
+function rowWrites<R extends object>(
   keys: Keys,
-  { events }: Pick<Changes, "events">,
-  stem: (count: number) => (string | number)[],
-): Write[][] {
-  const groups: Write[][] = [];
-  for (let i = 0; i < events.length; i += MAX_EVENTS) {
-    const group = events.slice(i, i + MAX_EVENTS);
-    const key = keys.at("event", ...stem(group.length), i / MAX_EVENTS);
-    groups.push([
-      [key, eventsText(group)],
-      [keys.events, String(group.length)],
-    ]);
+  table: Table<R>,
+  { put, deleted, before }: Changed<R> & { before?(row: R): R | undefined },
+  entriesOf: (keys: Keys, row: R) => IndexEntry[] = () => [],
+): Writes {
+  const old = new Map<string, string>();
+  for (const row of [...put.flatMap((row) => before?.(row) ?? []), ...deleted])
+    for (const { key } of entriesOf(keys, row)) old.set(key, keys.row(table, row));
+  const gone = [...old.keys(), ...deleted.map((row) => keys.row(table, row))];
+  const writes: Writes = new Map(gone.map((key) => [key, null]));
+  for (const row of put) {
+    const [key, text] = [keys.row(table, row), rowText(table, row)];
+    writes.set(key, text);
+    for (const entry of entriesOf(keys, row)) {
+      if (!entry.hasRow && old.get(entry.key) === key) writes.delete(entry.key);
+      else writes.set(entry.key, entryText(entry, key, text));
+    }
   }
-  return groups;
+  return writes;
 }
 
-/** Comparisons in a Txn, and of one kind; etcd takes 128 in all. */
-const [MAX_COMPARES, MAX_OF_KIND] = [100, 40];
+/** Ranges that a commit deletes, but for what it puts. */
+export const clearedBy = (keys: Keys, { free, resetEpochs, clear }: Changes): Range[] => [
+  ...(clear ? TREES.map((tree) => keys.below(tree)) : []),
+  ...(resetEpochs ? [keys.below("epoch")] : []),
+  ...free.cleared.map(({ pool, zone }) => keys.below("free_range", pool, zone)),
+];
+
+/** Comparisons of keys of one tree. If there are more, one for the whole tree stands for them. Those of four trees fit into `MAX_COMPARES`. */
+const MAX_OF_TREE = 12;
 
 /**
- * Rows that other transactions may change although they lock other pools: names, offers and documents. Behind the locks of pools there is a second
- * guard: new values, names and ports must have no holder, and free ranges that are cut must be there.
+ * What must hold, the most important first. Locked pools, and rows that other transactions may change although they lock other pools, are as they
+ * were read. Behind that is a second guard: new values, names and ports have no holder, and free ranges that are cut are there.
  */
-export function guardsOf(
-  keys: Keys,
-  changes: Changes,
-  writes: Map<string, string | null>,
-  revision: number,
-): Compare[] {
-  const { leases, documents, free } = changes;
+export function guardsOf(keys: Keys, changes: Changes, locked: LockedPool[], revision: number, writes: Writes) {
+  const { leases: lease, documents: document, free } = changes;
   const unchanged = (tree: string, all: string[]): Compare[] => {
     const { key, end } = keys.below(tree);
-    return all.length <= MAX_OF_KIND
-      ? all.map((each) => isUnchangedSince(each, undefined, revision))
-      : [isUnchangedSince(key, end, revision)];
+    if (all.length > MAX_OF_TREE) return [isUnchangedSince(revision, key, end)];
+    return all.map((each) => isUnchangedSince(revision, each));
   };
-  const kinds = new Set([...documents.put, ...documents.deleted].map(({ kind }) => kind));
-  const needed = [
-    ...unchanged("name", keysIn(keys, "name", [...writes.keys()])),
-    ...unchanged("offer", keysIn(keys, "offer", [...writes.keys()])),
-    ...[...kinds].map((kind) => {
-      const { key, end } = kind === "secret" ? keys.below("secret") : keys.below("document", kind);
-      return isUnchangedSince(key, end, revision);
-    }),
+  const [name, offer] = [keys.below("name"), keys.below("offer")];
+  const written = [...writes.keys()];
+  const names = new Set(locked.map((pool) => pool.name));
+  const elsewhere = lease.put.filter(({ pool }) => !names.has(pool)).map((row) => keys.row(leases, row));
+  const kinds = new Set([...document.put, ...document.deleted].map(({ kind }) => kind));
+  return [
+    ...unchanged(
+      "pool",
+      [...names].map((each) => keys.pool(each)),
+    ),
+    ...unchanged("lease", elsewhere),
+    ...unchanged(
+      "name",
+      written.filter((key) => key.startsWith(name.key)),
+    ),
+    ...unchanged(
+      "offer",
+      written.filter((key) => key.startsWith(offer.key)),
+    ),
+    ...[...kinds].map((kind) => keys.documents(kind)).map(({ key, end }) => isUnchangedSince(revision, key, end)),
+    ...free.deleted.map((row) => isPresent(keys.row(freeRanges, row))),
+    ...newHolders(keys, lease),
   ];
-  const second = [
-    ...free.deleted.map(({ pool, zone, last }) => isPresent(keys.free(pool, zone, last))),
-    ...newHolders(keys, leases),
-  ];
-  return [...needed, ...second].slice(0, Math.max(MAX_COMPARES, needed.length));
 }
-
-const keysIn = (keys: Keys, tree: string, all: string[]): string[] => {
-  const { key: start } = keys.below(tree);
-  return all.filter((key) => key.startsWith(start));
-};
 
 /** Values, names and ports that no lease had before which this commit changes. */
 function newHolders(keys: Keys, { put, deleted, before }: Changes["leases"]): Compare[] {
-  const old = [...put.flatMap((lease) => before(lease) ?? []), ...deleted].flatMap((lease) => holdings(keys, lease));
-  const had = new Set(old.map(({ key }) => key));
-  const added = put.flatMap((lease) => holdings(keys, lease)).filter(({ key }) => !had.has(key));
-  return added.map(({ key, end }) => isAbsent(key, end));
-}
-
-/** Where another holder of the values, names and ports of a lease would be. */
-function holdings(keys: Keys, lease: LeaseRow): KeyRange[] {
-  if (lease.endedAt !== undefined) return [];
-  const entries = [...keys.ofLease(lease).keys()];
-  const alone = [...keysIn(keys, "name", entries), ...keysIn(keys, "port", entries)].map((key) => ({ key }));
-  const isShared = sharingKeyOf(lease) !== undefined;
-  return [...alone, ...(isShared ? [] : lease.extents.flatMap((extent) => keys.holdersOf(lease.pool, extent)))];
-}
-
-/** Operations of a Txn, and bytes, that leave room for those that every commit has. */
-const [MAX_WRITES, MAX_BYTES] = [100, 400_000];
-
-/** Parts that fit into one Txn each. No part has a key twice. */
-export function splitWrites(writes: Map<string, string | null>, events: Write[][]): Write[][] {
-  const parts: Map<string, string | null>[] = [new Map()];
-  let bytes = 0;
-  for (const group of [...[...writes].map((write) => [write]), ...events]) {
-    const length = group.reduce((sum, [key, text]) => sum + key.length + (text?.length ?? 0), 0);
-    const part = parts.at(-1)!;
-    const isFull =
-      part.size + group.length > MAX_WRITES || bytes + length > MAX_BYTES || group.some(([key]) => part.has(key));
-    if (isFull && part.size > 0) {
-      parts.push(new Map());
-      bytes = 0;
-    }
-    bytes += length;
-    for (const [key, text] of group) parts.at(-1)!.set(key, text);
-  }
-  return parts.map((part) => [...part]);
+  const held = (lease: LeaseRow) => leaseEntries(keys, lease).flatMap(({ holders }) => holders ?? []);
+  const old = new Set([...put.flatMap((row) => before(row) ?? []), ...deleted].flatMap(held).map(({ key }) => key));
+  // Leases share values, not names and ports.
+  const alone = put.flatMap((lease) =>
+    held(lease).filter(({ end }) => end === undefined || sharingKeyOf(lease) === undefined),
+  );
+  return alone.filter(({ key }) => !old.has(key)).map(({ key, end }) => isAbsent(key, end));
 }
