@@ -52,6 +52,13 @@ export const REQUIREMENTS: Requirement[] = [
     test: hasModule("bridge"),
     remedy: "install the kernel package that has the module bridge",
   },
+  {
+    name: "wireguard",
+    test: `${hasTools("wg")} && { ${hasModule("wireguard")} || { ${hasTools("wireguard-go")} && [ -c /dev/net/tun ]; }; }`,
+    remedy:
+      "apt-get install wireguard-tools (before Linux 5.6 also wireguard-go); only for networks with tunnel wireguard",
+    isOptional: true,
+  },
   { name: "writable files", test: "[ -w /var/lib ] && [ -w /etc ]", remedy: "make /var/lib and /etc writable" },
   {
     name: "systemd",

@@ -1,7 +1,8 @@
 import type { Command } from "commander";
-import { runnerLayout, tunnelName } from "../provider/addressing/layout";
+import { runnerLayout } from "../provider/addressing/layout";
 import { escapeControls } from "../provider/errors";
 import type { Lease, PoolSpec } from "../provider/ipam";
+import { TUNNELS } from "../provider/network/plan/tunnels";
 import { formatTime } from "../provider/reservations";
 import { readRunnerName, requireNetwork } from "../provider/reservations/runners";
 import { parseSettings } from "../provider/resource";
@@ -60,7 +61,7 @@ function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Top
         id,
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
         vni: settings.vniBase + id,
-        device: tunnelName(settings.devicePrefix, id),
+        device: TUNNELS[settings.tunnel].hubDevice(settings.devicePrefix, id),
         host: hostIdOfLease(lease),
         state: lease.state,
         lastSeen: formatTime(lease.lastSeen),

@@ -189,6 +189,11 @@ export const ERROR_CODES = {
     "A device with a name, or with the VNI and port, that one of ours needs belongs to another program or resource.",
     "Choose other names (`devicePrefix`, `bridgeName`, `hubInterface`), remove that device, or set `adopt` if it is yours.",
   ),
+  KEY_DUPLICATE: code(
+    "hostFailed",
+    "Two hosts of a network have the same WireGuard key: one of their disks is a copy of the other.",
+    "Remove the key on the copied host (`rm /var/lib/overlay/NETWORK/tunnel.key`), and run up again.",
+  ),
   FILE_FOREIGN: code(
     "hostFailed",
     "A file that would be written exists with another content, and is not ours.",

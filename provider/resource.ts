@@ -214,6 +214,8 @@ export interface TargetHost {
   underlayIp?: string | undefined;
   /** A role or an address: the underlay address is the source address of the route to it. */
   toward?: string;
+  /** The file of its key for tunnels, which an up makes; its facts then have the public key. */
+  keyFile?: string | undefined;
   /** An address that the host is to answer for; its facts then name the device on which others look for it. */
   carries?: string;
 }

@@ -72,6 +72,12 @@ export interface NetworkSettingsArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. Default `vxlan`. */
+  tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
+  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  wireguardPort?: pulumi.Input<number> | undefined;
+  /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
+  hubInterface?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
@@ -157,6 +163,10 @@ export interface AttachmentArgs {
   subnets: pulumi.Input<string | pulumi.Input<string>[]>;
   /** Bridge on the network's runners. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Prefix of the network's tunnel devices. */
+  devicePrefix?: pulumi.Input<string> | undefined;
+  /** The network's tunnel. */
+  tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
 }
 
 export interface ForwardArgs {
@@ -189,6 +199,12 @@ export interface OverlayNetworkArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. Default `vxlan`. */
+  tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
+  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  wireguardPort?: pulumi.Input<number> | undefined;
+  /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
+  hubInterface?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
@@ -211,8 +227,6 @@ export interface OverlayNetworkArgs {
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
   hubConnection: pulumi.Input<ConnectionArgs>;
-  /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
-  hubInterface?: pulumi.Input<string> | undefined;
   /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** When all runner ids are taken: fail, or reclaim the one with the oldest `lastSeen`. Default `fail`. */
@@ -241,6 +255,9 @@ const OverlayNetworkShape: Shape = {
     "networkName",
     "subnets",
     "hubUnderlayIp",
+    "tunnel",
+    "wireguardPort",
+    "hubInterface",
     "vniBase",
     "vxlanPort",
     "mtu",
@@ -252,7 +269,6 @@ const OverlayNetworkShape: Shape = {
     "hostAccess",
     "verify",
     "hubConnection",
-    "hubInterface",
     "adopt",
     "onExhausted",
     "inactiveAfter",
@@ -270,13 +286,14 @@ const OverlayNetworkShape: Shape = {
     "jumpHost",
     "effectiveUnderlayIp",
     "effectiveMtu",
+    "hubPublicKey",
     "leaseId",
     "pendingCleanup",
     "drift"
   ]
 };
 
-/** A VXLAN overlay: a range of addresses with one subnet per runner, and a hub that routes between them. */
+/** An overlay: a range of addresses with one subnet per runner, and a hub that routes between them. */
 export class OverlayNetwork extends OverlayResource {
   /** Name of the network, unique in the store. Default: the resource's name. */
   declare readonly networkName: pulumi.Output<string>;
@@ -284,6 +301,12 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly subnets: pulumi.Output<string | string[]>;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. */
+  declare readonly tunnel: pulumi.Output<"vxlan" | "wireguard">;
+  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
+  declare readonly wireguardPort: pulumi.Output<number>;
+  /** Device on the hub that carries its own overlay address. */
+  declare readonly hubInterface: pulumi.Output<string>;
   /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. */
   declare readonly vniBase: pulumi.Output<number>;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. */
@@ -306,8 +329,6 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
-  /** Device on the hub that carries its own overlay address. */
-  declare readonly hubInterface: pulumi.Output<string>;
   /** Adopt existing devices that match the desired state but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** When all runner ids are taken: fail, or reclaim the one with the oldest `lastSeen`. */
@@ -342,6 +363,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU of the tunnels, as far as the hub decides it. */
   declare readonly effectiveMtu: pulumi.Output<number>;
+  /** The hub's public key, with `tunnel: wireguard`. */
+  declare readonly hubPublicKey: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
@@ -412,6 +435,9 @@ const RunnerSubnetShape: Shape = {
         "outputs": [
           "networkName",
           "subnets",
+          "tunnel",
+          "wireguardPort",
+          "hubInterface",
           "vniBase",
           "vxlanPort",
           "mtu",
@@ -471,6 +497,7 @@ const RunnerSubnetShape: Shape = {
     "hubHost",
     "effectiveUnderlayIp",
     "effectiveMtu",
+    "publicKey",
     "lastSeen",
     "leaseId",
     "pendingCleanup",
@@ -556,6 +583,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU for its workloads. */
   declare readonly effectiveMtu: pulumi.Output<number>;
+  /** Its public key, in a network with `tunnel: wireguard`. */
+  declare readonly publicKey: pulumi.Output<string | undefined>;
   /** When it was last configured, RFC 3339. */
   declare readonly lastSeen: pulumi.Output<string>;
   /** The lease in the pool; renewed by every create. */
@@ -992,7 +1021,9 @@ const StaticIPShape: Shape = {
         "outputs": [
           "networkName",
           "subnets",
-          "bridgeName"
+          "bridgeName",
+          "devicePrefix",
+          "tunnel"
         ],
         "inputs": [],
         "fills": {

@@ -11,6 +11,7 @@ export const training = (changes: Partial<Network> = {}): Network => ({
   layouts: [parseLayout("10.128.0.0/12/6/14")],
   vniBase: 100,
   vxlanPort: 4789,
+  wireguardPort: 51820,
   mtu: 1450,
   masquerade: true,
   devicePrefix: "vxkr",

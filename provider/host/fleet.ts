@@ -2,7 +2,8 @@ import { z } from "zod";
 import { addressBits, familyOf, parseIp, tryParseIp } from "../addressing/ip";
 import { isInterfaceName } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import { boundedArray, parseHostJson } from "../network/model/record";
+import { renderMakeKey, renderPublicKey } from "../network/kinds/wireguard";
+import { boundedArray, parseHostJson, publicKey } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
 import {
@@ -115,6 +116,10 @@ export interface UnderlayQuestion {
   toward?: string | undefined;
   /** A static address that it is to carry: the answer has the device in whose subnet it is. */
   carries?: string | undefined;
+  /** The file of its key for tunnels: the answer has the public key, if there is one. */
+  keyFile?: string | undefined;
+  /** Make the key if there is none. */
+  makeKey?: boolean | undefined;
 }
 
 const rawAddressLink = z.object({
@@ -131,13 +136,14 @@ type RawAddressLink = z.output<typeof rawAddressLink>;
 
 const isAddress = (text: string | undefined): text is string => text !== undefined && tryParseIp(text) !== undefined;
 
-/** `SSH_CONNECTION`, then a line for each question. */
+/** `SSH_CONNECTION`, the public key, then a line for each question. */
 function parseAnswers(stdout: string, isRouteAsked: boolean) {
-  const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
+  const [ssh = "", key = "", ...answers] = stdout.split("\n").filter((line, i) => i < 2 || line !== "");
   const [found] = isRouteAsked ? parseHostJson(boundedArray(rawRouteGet), answers.shift() ?? "") : [];
   return {
     prefsrc: found?.prefsrc,
     ssh: ssh.split(" ")[2],
+    publicKey: publicKey.safeParse(key).data,
     links: parseHostJson(boundedArray(rawAddressLink), answers.join("\n")),
   };
 }
@@ -146,9 +152,10 @@ function parseAnswers(stdout: string, isRouteAsked: boolean) {
 export async function readUnderlay(host: Host, question: UnderlayQuestion): Promise<Underlay> {
   const route = question.toward ? `route get ${requireWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
-    `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
+    `echo "\${SSH_CONNECTION:-}"\n${keyScript(question)}\nip -j -batch - <<'END'\n${route}addr show\nEND`,
     "asking for its addresses",
   );
+  if (code === NO_KEY) throw noKeyError(host, stderr);
   if (code !== 0) {
     const busybox = busyboxError(host.name, stderr);
     if (busybox) throw busybox;
@@ -161,14 +168,42 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
   const {
     prefsrc,
     ssh,
+    publicKey: key,
     links: all,
   } = nameHostInErrors(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
   // The output of one host becomes part of commands for another one.
   if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddressError(host, underlayIp, []);
   const uplink = question.carries ? findUplink(question.carries, all) : undefined;
-  return { underlayIp, underlayMtu: findUnderlayMtu(host, underlayIp, all), ...(uplink && { uplink }) };
+  return {
+    underlayIp,
+    underlayMtu: findUnderlayMtu(host, underlayIp, all),
+    ...(uplink && { uplink }),
+    ...(key && { publicKey: key }),
+  };
 }
+
+const NO_KEY = 65;
+
+/** A line with the public key of the host, or an empty one. */
+function keyScript({ keyFile, makeKey }: UnderlayQuestion): string {
+  if (keyFile === undefined) return "echo";
+  const make = makeKey ? `${renderMakeKey(keyFile)} || exit ${NO_KEY}; ` : "";
+  return `${make}echo "$(${renderPublicKey(keyFile)} 2>/dev/null)"`;
+}
+
+const noKeyError = ({ name }: Host, stderr: string): OverlayError =>
+  /wg: .*not found/.test(stderr)
+    ? new OverlayError(
+        "HOST_TOOL_MISSING",
+        `${name} has no \`wg\`, with which it makes its key for WireGuard.`,
+        "Install it there (Debian: apt-get install wireguard-tools).",
+      )
+    : new OverlayError(
+        "HOST_COMMAND_FAILED",
+        `${name} could not make its key for WireGuard: ${stderr.trim() || "no message"}.`,
+        "Look there for a full or read-only disk.",
+      );
 
 /**
  * The device with the smallest network that has the address in it; a network of one address is none. Its name becomes part of

@@ -270,6 +270,7 @@ function describeName(name: string): string {
   const [kind, first = "", second, ...rest] = name.split("/");
   if (kind === "host") {
     const device = rest.join("/");
+    if (second === "udp") return `UDP port ${device} on host ${first}`;
     return second === "devices" ? `Device prefix ${device} on host ${first}` : `Device ${device} on host ${first}`;
   }
   if (kind === "runner") return `Runner name ${second} of network ${first}`;
@@ -280,6 +281,7 @@ function describeName(name: string): string {
 /** The input that decides the name. */
 function inputOfName(name: string): string {
   const [kind, , second] = name.split("/");
+  if (kind === "host" && second === "udp") return "wireguardPort";
   if (kind === "host") return second === "devices" ? "devicePrefix" : "bridgeName or hubInterface";
   return kind === "user" ? "usedBy" : "name";
 }

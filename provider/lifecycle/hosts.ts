@@ -5,6 +5,7 @@ import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
 import type { RunPlan } from "../ipam/run-plan";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
+import { publicKey } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
 import { type Definition, type TargetHost, targetsOf, type Underlays } from "../resource";
 import { importContainerLeases, offerContainerLeases } from "./container-leases";
@@ -35,10 +36,16 @@ function desiredState(
   };
 }
 
-/** Asks each host for its underlay address and MTU. */
-export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Underlays> {
+/** Asks each host for its underlay address and MTU. `makesKeys`: hosts without a key for tunnels make one. */
+export async function askHosts(
+  def: Definition,
+  deps: Pick<Dependencies, "fleet">,
+  props: Values,
+  makesKeys = false,
+): Promise<Underlays> {
   const underlays: Underlays = {};
-  for (const [role, answer] of askAll(deps, targetsOf(def, props))) underlays[role] = await answer;
+  const answers = askAll(deps, targetsOf(def, props), () => undefined, makesKeys);
+  for (const [role, answer] of answers) underlays[role] = await answer;
   return underlays;
 }
 
@@ -46,15 +53,17 @@ export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet"
 function askAll(
   deps: Pick<Dependencies, "fleet">,
   targets: TargetHost[],
-  recall: (role: string) => Underlay | undefined = () => undefined,
+  recall: (role: string) => Underlay | undefined,
+  makesKeys = false,
 ): Map<string, Promise<Underlay>> {
   const answers = new Map<string, Promise<Underlay>>();
   const addressOf = async (peer: string): Promise<string | undefined> => {
     const answer = answers.get(peer);
     return answer ? (await answer.catch(() => recall(peer)))?.underlayIp : peer;
   };
-  for (const { role, connection, underlayIp, toward, carries } of targets) {
-    const question = async () => ({ underlayIp, toward: toward && (await addressOf(toward)), carries });
+  for (const { role, connection, underlayIp, toward, carries, keyFile } of targets) {
+    const key = keyFile === undefined ? {} : { keyFile, makeKey: makesKeys };
+    const question = async () => ({ underlayIp, toward: toward && (await addressOf(toward)), carries, ...key });
     const answer = deps.fleet.ask(connection, question());
     answer.catch(() => {}); // an earlier one may be thrown first
     answers.set(role, answer);
@@ -80,7 +89,8 @@ async function askOrRecall(
   const lastSeen = lastUnderlays.parse(underlaysInState(props));
   for (const [role, answer] of askAll(deps, targets, (role) => lastSeen[role])) {
     try {
-      known.underlays[role] = await answer;
+      const lastKey = lastSeen[role]?.publicKey;
+      known.underlays[role] = { ...(lastKey && { publicKey: lastKey }), ...(await answer) };
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       known.errors.set(role, error);
@@ -126,7 +136,12 @@ export async function desiredStates(
   return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
-const underlay = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });
+const underlay = z.object({
+  underlayIp: z.string(),
+  underlayMtu: z.number(),
+  uplink: z.string().optional(),
+  publicKey: publicKey.optional(),
+});
 /** The underlay of each host, by role, as the last run wrote it to the state. States of earlier releases have it in `machines`. */
 export const underlaysInState = ({ underlays, machines }: Values): unknown => underlays ?? machines;
 

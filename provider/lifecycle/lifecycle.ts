@@ -242,7 +242,7 @@ export class Lifecycle {
     let seen: Values = {};
     try {
       const hasHosts = targetsOf(this.def, props).length > 0;
-      const underlays = hasHosts ? await askHosts(this.def, this.deps, props) : {};
+      const underlays = hasHosts ? await askHosts(this.def, this.deps, props, true) : {};
       if (hasHosts) seen = { underlays };
       const reported = hasHosts ? await apply(this.def, this.deps, pool, props, owned, underlays) : { drift: [] };
       if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();

@@ -10,8 +10,10 @@ import {
   runnerLayout,
 } from "../addressing/layout";
 import type { PoolSpec } from "../ipam/types";
+import { keyPath } from "../network/model/record";
 import type { DockerPlan, Network } from "../network/plan/hub";
 import type { HostAccess, HostPort } from "../network/plan/isolation";
+import { TUNNELS, type TunnelName } from "../network/plan/tunnels";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
 import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";
@@ -132,6 +134,8 @@ const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"
 
 // The network
 
+export const tunnel = z.enum(Object.keys(TUNNELS) as [TunnelName, ...TunnelName[]]).meta({ id: "Tunnel" });
+
 export const networkSettings = z
   .strictObject({
     networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
@@ -143,6 +147,21 @@ export const networkSettings = z
     hubUnderlayIp: ipAddress
       .optional()
       .describe("The hub's address on the underlay. Default: the one at which SSH reaches it."),
+    tunnel: tunnel
+      .default("vxlan")
+      .describe(
+        "How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later.",
+      ),
+    wireguardPort: z
+      .number()
+      .int()
+      .min(1)
+      .max(65535)
+      .default(51820)
+      .describe(
+        "UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
+      ),
+    hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
     vniBase: z
       .number()
       .int()
@@ -202,12 +221,19 @@ export function readHub({ data }: PoolSpec): string | undefined {
 
 export const layoutsOf = (subnets: string | string[]): Layout[] => [subnets].flat().map(parseLayout);
 
-export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
+export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings): Network {
   const layouts = layoutsOf(settings.subnets);
   const plan = dockerPlan(dockerFor({ docker }), layouts);
   const access = parseHostAccess(hostAccess);
-  return { ...settings, tunnel: "vxlan", layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
+  return { ...settings, layouts, hostAccess: access, ...(plan && { docker: plan }) };
 }
+
+/** Hosts of a network with WireGuard have a key, and a UDP port that no other network on the host can have. */
+export const keyFileOf = ({ tunnel, networkName }: NetworkSettings): { keyFile?: string } =>
+  tunnel === "wireguard" ? { keyFile: keyPath(networkName) } : {};
+
+export const portNames = ({ tunnel, wireguardPort }: NetworkSettings, host: string): string[] =>
+  tunnel === "wireguard" ? [`host/${host}/udp/${wireguardPort}`] : [];
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
 

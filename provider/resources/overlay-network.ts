@@ -8,15 +8,17 @@ import type { Json } from "../ipam/types";
 import { effectiveMtu, planHub } from "../network/plan/hub";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
 import { defineResource, type InputError, parseSettings } from "../resource";
-import { connection, deviceName, labels } from "./inputs";
+import { connection, labels } from "./inputs";
 import {
   dockerErrors,
   dockerFor,
+  keyFileOf,
   layoutsOf,
   maxRunnersOf,
   mtuErrors,
   type NetworkSettings,
   networkSettings,
+  portNames,
   readHub,
   storedNetwork,
   toNetwork,
@@ -29,7 +31,6 @@ const inputs = networkSettings.extend({
   hubConnection: connection.describe(
     "How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds.",
   ),
-  hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
   adopt: z
     .boolean()
     .default(false)
@@ -62,7 +63,7 @@ const computed = z.object({
 
 export const overlayNetwork = defineResource({
   type: "OverlayNetwork",
-  description: "A VXLAN overlay: a range of addresses with one subnet per runner, and a hub that routes between them.",
+  description: "An overlay: a range of addresses with one subnet per runner, and a hub that routes between them.",
   inputs,
   computed,
   crossFieldErrors,
@@ -73,6 +74,7 @@ export const overlayNetwork = defineResource({
     jumpHost: z.string().optional().describe("Jump host through which it is reached."),
     effectiveUnderlayIp: z.string().describe("The hub's address on the underlay."),
     effectiveMtu: z.number().describe("MTU of the tunnels, as far as the hub decides it."),
+    hubPublicKey: z.string().optional().describe("The hub's public key, with `tunnel: wireguard`."),
   }),
   nameInput: "networkName",
   secrets: ["hubConnection"],
@@ -92,6 +94,7 @@ export const overlayNetwork = defineResource({
       names: [
         networkPool(networkName),
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
+        ...(hubConnection ? portNames(inputs, hostId(hubConnection)) : []),
       ],
       ...(labels && { labels }),
     };
@@ -126,6 +129,7 @@ export const overlayNetwork = defineResource({
     for (const other of others) {
       if (isOnlyOffered(await pool.ipam.find({ name: other.name }), pool)) continue;
       const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
+      if (settings.networkName === props.networkName) refuseOtherTunnel(settings, props);
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (
         settings.networkName === props.networkName ||
@@ -134,6 +138,7 @@ export const overlayNetwork = defineResource({
         hub !== hostId(props.hubConnection)
       )
         continue;
+      if (settings.tunnel !== "vxlan" || props.tunnel !== "vxlan") continue;
       if (settings.vxlanPort !== props.vxlanPort || mine.first > theirs || settings.vniBase + 1 > mine.last) continue;
       throw new OverlayError(
         "NETWORK_EXISTS",
@@ -144,18 +149,29 @@ export const overlayNetwork = defineResource({
   },
 
   host: {
-    targets: ({ hubConnection, hubUnderlayIp }) => [
-      { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp },
+    targets: ({ hubConnection, hubUnderlayIp, ...settings }) => [
+      { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp, ...keyFileOf(settings) },
     ],
-    plan: (props) => ({ hub: planHub(toNetwork(pickSettings(props), props.hubInterface)) }),
+    plan: (props, { hub }) => ({ hub: planHub(toNetwork(pickSettings(props)), hub!) }),
     unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
     persist: ({ persist }) => persist,
     report: (props, { hub }) => ({
       effectiveUnderlayIp: hub!.underlayIp,
       effectiveMtu: effectiveMtu(toNetwork(pickSettings(props)), hub!),
+      ...(hub!.publicKey && { hubPublicKey: hub!.publicKey }),
     }),
   },
 });
+
+/** Runners would lose their connections one after the other, and none of them at the same moment as the hub. */
+function refuseOtherTunnel({ tunnel }: NetworkSettings, props: NetworkSettings): void {
+  if (tunnel === props.tunnel) return;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `Network ${props.networkName} has the tunnel ${tunnel}, and the tunnel of a network cannot be changed to ${props.tunnel}. Nothing was changed.`,
+    `Set tunnel to ${tunnel} again, or make another network with the other tunnel and move the runners to it.`,
+  ).about("tunnel");
+}
 
 /** The settings that a network's runners need, without its connection. */
 function pickSettings(inputs: NetworkSettings): NetworkSettings {

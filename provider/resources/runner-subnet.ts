@@ -1,10 +1,11 @@
 import { z } from "zod";
 import { exactNumber, familyOfIp, overlaps, parseIp, tryParseIp } from "../addressing/ip";
-import { runnerLayout, tunnelName, withoutDockerRange } from "../addressing/layout";
+import { runnerLayout, withoutDockerRange } from "../addressing/layout";
 import { hostId } from "../host/connection";
 import type { ExistingLease, Extent, Json, PoolSpec } from "../ipam/types";
 import type { Container } from "../network/model/facts";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
+import { TUNNELS } from "../network/plan/tunnels";
 import { containerOwner } from "../owner";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type InputError, parseSettings, type StoredSettings, type Underlays } from "../resource";
@@ -15,11 +16,13 @@ import {
   dockerNetworkName,
   dockerOverride,
   dockerRanges,
+  keyFileOf,
   layoutsOf,
   maxRunnersOf,
   mtuErrors,
   type NetworkSettings,
   networkSettings,
+  portNames,
   storedNetwork,
   toNetwork,
 } from "./network-settings";
@@ -157,6 +160,7 @@ export const runnerSubnet = defineResource({
     hubHost: z.string().describe("The hub, as SSH reaches it."),
     effectiveUnderlayIp: z.string().describe("Its address on the underlay."),
     effectiveMtu: z.number().describe("MTU for its workloads."),
+    publicKey: z.string().optional().describe("Its public key, in a network with `tunnel: wireguard`."),
     lastSeen: z.string().describe("When it was last configured, RFC 3339."),
   }),
   nameInput: "runnerName",
@@ -197,6 +201,7 @@ export const runnerSubnet = defineResource({
         ? [
             `host/${hostId(connection)}/link/${network.bridgeName}`,
             `host/${hostId(connection)}/devices/${network.devicePrefix}`,
+            ...portNames(network, hostId(connection)),
           ]
         : []),
     ],
@@ -212,8 +217,8 @@ export const runnerSubnet = defineResource({
   },
   host: {
     targets: ({ network, connection, hubConnection, underlayIp }) => [
-      { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp },
-      { role: "runner", connection, underlayIp, toward: "hub" },
+      { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp, ...keyFileOf(network) },
+      { role: "runner", connection, underlayIp, toward: "hub", ...keyFileOf(network) },
     ],
     plan: (props, { hub, runner }) => {
       const network = networkFor(props);
@@ -227,12 +232,16 @@ export const runnerSubnet = defineResource({
     report: (props, { hub, runner }) => ({
       effectiveUnderlayIp: runner!.underlayIp,
       effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
+      ...(runner!.publicKey && { publicKey: runner!.publicKey }),
     }),
     containerLeases: (props, containers) =>
       containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
     probe: (props, underlays, neighbours) => (props.network.verify ? probe(props, underlays, neighbours) : undefined),
   },
 });
+
+const hubDeviceOf = ({ tunnel, devicePrefix }: NetworkSettings, runnerId: number): string =>
+  TUNNELS[tunnel].hubDevice(devicePrefix, runnerId);
 
 /** The computed values of a runner with this id. */
 export function runnerValues(
@@ -245,7 +254,7 @@ export function runnerValues(
   const ranges = dockerRanges(docker, layouts, runnerId);
   const [main, second] = layouts.map((layout, i) => withoutDockerRange(runnerLayout(layout, runnerId), ranges[i]));
   const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
-  const hubDevice = tunnelName(network.devicePrefix, runnerId);
+  const hubDevice = hubDeviceOf(network, runnerId);
   return {
     networkName: network.networkName,
     runnerId,
@@ -275,11 +284,18 @@ export function runnerValues(
 function* crossFieldErrors({
   network,
   runnerId,
+  runnerDevice,
   connection,
   hubConnection,
   mtu,
   docker,
 }: z.output<typeof inputs>): Generator<InputError> {
+  if (network.tunnel === "wireguard" && runnerDevice !== undefined && runnerDevice !== hubDeviceOf(network, 1)) {
+    yield {
+      property: "runnerDevice",
+      reason: `cannot be chosen with tunnel wireguard: it is ${hubDeviceOf(network, 1)}`,
+    };
+  }
   const last = maxRunnersOf(layoutsOf(network.subnets));
   if (runnerId !== undefined && runnerId > last) {
     yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
@@ -327,7 +343,7 @@ export function addressPoolSpec(
   { cordon, ...given }: RunnerOverrides & { cordon?: boolean | undefined } = {},
 ): PoolSpec {
   const docker = dockerFor(network, given.docker);
-  const overrides = storableOverrides(given, tunnelName(network.devicePrefix, runnerId));
+  const overrides = storableOverrides(given, hubDeviceOf(network, runnerId));
   const cut = layoutsOf(network.subnets);
   const layouts = cut.map((layout) => runnerLayout(layout, runnerId));
   const ranges = dockerRanges(docker, cut, runnerId);

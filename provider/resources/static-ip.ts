@@ -5,6 +5,7 @@ import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
 import { isCommitted, type Lease } from "../ipam/types";
 import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
+import { TUNNELS } from "../network/plan/tunnels";
 import { isSameStack } from "../owner";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type CoHolderContext, defineResource, type InputError, type TargetHost } from "../resource";
@@ -12,6 +13,7 @@ import {
   cidrBlock,
   connection,
   deviceName,
+  devicePrefix,
   ipAddress,
   isLayout,
   labels,
@@ -21,7 +23,7 @@ import {
   tenant,
 } from "./inputs";
 import { isPoolReplaced, type PoolSettings, poolReference, poolSettings } from "./ip-pool";
-import { layoutsOf, storedNetwork } from "./network-settings";
+import { layoutsOf, storedNetwork, tunnel } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
 /** StaticIP: an address on a hub or a runner that forwards ports to workloads. */
@@ -47,6 +49,8 @@ const attachment = z
       .union([layoutOrCidr, z.array(layoutOrCidr).min(1).max(2)])
       .describe("Layouts of the network, or the ranges of the runner's workloads."),
     bridgeName: deviceName.optional().describe("Bridge on the network's runners."),
+    devicePrefix: devicePrefix.optional().describe("Prefix of the network's tunnel devices."),
+    tunnel: tunnel.optional().describe("The network's tunnel."),
   })
   .meta({ id: "Attachment" });
 
@@ -146,7 +150,7 @@ export const staticIp = defineResource({
     attach: [
       {
         to: "OverlayNetwork",
-        passes: ["networkName", "subnets", "bridgeName"],
+        passes: ["networkName", "subnets", "bridgeName", "devicePrefix", "tunnel"],
         fills: { connection: "hubConnection" },
         pool: networkPool,
         stored: storedNetwork,
@@ -315,7 +319,9 @@ function returnRunners({ ip, attach, runners, runnerConnections, preserveClientI
     const forwarded = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
     const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
     const { hubIp } = runnerLayout(layout, id);
-    const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, hubIp, bridge: attach.bridgeName! };
+    const { networkName, devicePrefix: prefix = "", bridgeName = "", tunnel = "vxlan" } = attach;
+    const nextHop = TUNNELS[tunnel].nextHop({ devicePrefix: prefix, bridgeName }, hubIp);
+    const path = { networkName, cidr: layout.cidr, subnet, nextHop, bridge: bridgeName };
     return forwarded.length > 0
       ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, forwarded }]
       : [];

@@ -135,6 +135,45 @@ test("two-stacks: one owns the network, the other only addresses on it, by name"
   await nothingIsLeft();
 });
 
+test("encrypted: preview, pings of both families over WireGuard, no drift, and nothing is left", async () => {
+  const stack = await workspace.example("encrypted", ["r1", "r2"]);
+  const steps = await stack.preview();
+  expect(steps.filter(({ op }) => op === "create").map(({ name }) => name)).toEqual(
+    expect.arrayContaining(["private", "r1", "r2", "job-r1", "job-r2"]),
+  );
+  expect(steps.find(({ name }) => name === "r1")!.inputs).toMatchObject({ hubDevice: "ovlW0", runnerDevice: "ovlW0" });
+  await stack.mustUp();
+  interface Outputs {
+    hubPublicKey: string;
+    jobs: (Workload & { publicKey: string })[];
+  }
+  const { hubPublicKey, jobs } = await stack.outputs<Outputs>();
+  const [one, two] = jobs as [Outputs["jobs"][0], Outputs["jobs"][0]];
+  const state = await stack.state();
+  expect(state.r1!.outputs).toMatchObject({ effectiveMtu: 1440, drift: [], publicKey: one.publicKey });
+  const shown = await lab.exec("hub", "wg show ovlW0 public-key; wg show ovlW0 peers | sort");
+  expect(shown.stdout.trim().split("\n")).toEqual([hubPublicKey, ...jobs.map(({ publicKey }) => publicKey).sort()]);
+
+  const [six, sixGateway] = [1, 2].map((id) => [`fd00:128:0:${id}::9`, `fd00:128:0:${id}::1`]) as [string[], string[]];
+  await lab.container("r1", "job", {
+    bridge: "overlay-br",
+    address: [one.cidr, `${six[0]}/64`],
+    gateway: [one.gateway, six[1]!],
+  });
+  await lab.container("r2", "job", {
+    bridge: "overlay-br",
+    address: [two.cidr, `${sixGateway[0]}/64`],
+    gateway: [two.gateway, sixGateway[1]!],
+  });
+  for (const target of [two.ip, sixGateway[0]!])
+    expect((await lab.exec("r1", `ip netns exec job ping -n -c 3 -W 2 ${target}`)).stdout).toContain("3 received");
+
+  expect(await stack.must("preview", "--refresh", "--expect-no-changes")).toContain("unchanged");
+  for (const name of ["r1", "r2"]) await lab.exec(name, "ip netns del job");
+  await stack.destroy();
+  await nothingIsLeft();
+});
+
 test("two-tenants: disjoint blocks, a quota each, and a public address in front of each service", async () => {
   const stack = await workspace.example("two-tenants", ["r1"]);
   const promised = await previewed(stack);

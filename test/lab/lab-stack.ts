@@ -1,7 +1,7 @@
 import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
 import { type Host, type Hosts, hostId } from "../../provider/host/connection";
-import { createFleet } from "../../provider/host/fleet";
+import { createFleet, type Fleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import { openIpam } from "../../provider/ipam";
@@ -59,18 +59,23 @@ export class LabStack {
   private constructor(
     readonly lab: Lab,
     readonly pool: Store,
-    elsewhere?: Hosts,
-    hosts?: Hosts,
+    private readonly elsewhere?: Hosts,
+    private readonly hosts?: Hosts,
   ) {
+    this.deps = fakeDependencies(this.#openFleet(), new RunPlan(pool));
+  }
+
+  /** A run asks each host once: what has changed on a host since is seen by the next run. */
+  nextRun(): void {
+    this.deps.fleet = this.#openFleet();
+  }
+
+  #openFleet(): Fleet {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.deps = fakeDependencies(
-      createFleet(hosts ?? labHosts(lab, this.unreachable, elsewhere), reconciler, {
-        privateKeyPath: lab.privateKeyPath,
-      }),
-      new RunPlan(pool),
-    );
+    const hosts = this.hosts ?? labHosts(this.lab, this.unreachable, this.elsewhere);
+    return createFleet(hosts, reconciler, { privateKeyPath: this.lab.privateKeyPath });
   }
 
   at(host: string): { host: string } {

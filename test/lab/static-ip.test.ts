@@ -136,7 +136,16 @@ const carrier = (
 const planReturnPath = (runner: 1 | 2, forwards: Forward[], family: 4 | 6 = 4): Item[] => {
   const layout = network.layouts.find((each) => each.family === family)!;
   const { subnet, hubIp } = runnerLayout(layout, runner);
-  return planReturn({ networkName: "training", cidr: layout.cidr, subnet, hubIp, bridge: "kohaku-overlay" }, forwards);
+  return planReturn(
+    {
+      networkName: "training",
+      cidr: layout.cidr,
+      subnet,
+      nextHop: { via: hubIp, dev: "kohaku-overlay" },
+      bridge: "kohaku-overlay",
+    },
+    forwards,
+  );
 };
 
 const sh = async (host: string, script: string): Promise<string> => (await lab.exec(host, script)).stdout.trim();

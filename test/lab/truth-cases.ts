@@ -54,6 +54,20 @@ const place = { family: 4, table: "filter", chain: "OVERLAY-TRUTH" } as const;
 const chain: Item = { kind: "chain", ...place };
 const OTHER_CHAIN_RULE = "-s 203.0.113.7/32 -j DROP";
 
+const KEY_FILE = "/var/lib/overlay/training/tunnel.key";
+const key: Item = { kind: "key", path: KEY_FILE };
+const device: Item = {
+  kind: "link",
+  name: "truthW0",
+  type: "wireguard",
+  mtu: 1420,
+  wireguard: { port: 51820, keyFile: KEY_FILE, local: "10.254.0.1" },
+};
+const PEER = "wu7/dktMz7fDE8s7S57fPOF82+A98JWPK8UA5fFqDyM=";
+const THEIRS = "TI7Hy8FqtCtl4iS0zImetgZOQmCq4rAXk858fgWlUkM=";
+const foreignPeer = (ips: string): string =>
+  `foreign peer ${THEIRS} of truthW0 can send from ${ips}; it is never removed by us: remove it with \`wg set truthW0 peer ${THEIRS} remove\``;
+
 /** Text: why the kind is not tried here, and which test has it. */
 export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | string } = {
   service: "needs systemd: test/vm/machines.test.ts",
@@ -157,6 +171,71 @@ export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | st
         stays: "link/ether 02:00:00:00:00:77",
         undo: "ip link del truth0",
       },
+      "wrong mode": MODE,
+    },
+    notRemovable: IP_BATCH,
+  },
+  key: {
+    needs: [],
+    item: { kind: "key", path: KEY_FILE },
+    look: `stat -c %a ${KEY_FILE} 2>/dev/null || :`,
+    twin: "what is in the folder of our records is ours",
+    faults: {
+      missing: { spoil: `rm ${KEY_FILE}`, refresh: [`key ${KEY_FILE}: missing`] },
+      changed: "another key is the host's new one, and its device has the old: wireguard.test.ts",
+      duplicated: "a path has one file",
+      "foreign twin": "what is in the folder of our records is ours",
+      "wrong mode": { spoil: `chmod 644 ${KEY_FILE}`, refresh: [`key ${KEY_FILE}: mode is 644, should be 600`] },
+    },
+    notRemovable: { name: "rm", calls: `-f ${KEY_FILE}` },
+  },
+  wgpeer: {
+    needs: [key, device],
+    item: {
+      kind: "wgpeer",
+      dev: "truthW0",
+      publicKey: PEER,
+      allowedIps: ["10.77.1.0/24", "fd00:77::/64"],
+      endpoint: { ip: "10.254.1.1", port: 51820 },
+      keepalive: 25,
+    },
+    look: "wg show truthW0 allowed-ips 2>/dev/null || :",
+    twin: "the device is ours, and so is every peer in our records",
+    faults: {
+      missing: { spoil: `wg set truthW0 peer ${PEER} remove`, refresh: [`peer ${PEER} of truthW0: missing`] },
+      changed: {
+        spoil: `wg set truthW0 peer ${PEER} persistent-keepalive off allowed-ips 10.77.2.0/24`,
+        refresh: [
+          `peer ${PEER} of truthW0: allowed IPs is 10.77.2.0/24, should be 10.77.1.0/24,fd00:77::/64, keepalive is 0, should be 25`,
+        ],
+      },
+      duplicated: "a device has one peer of a key",
+      "foreign twin": {
+        spoil: `wg set truthW0 peer ${THEIRS} allowed-ips 10.77.1.0/24`,
+        refresh: [
+          foreignPeer("10.77.1.0/24"),
+          `peer ${PEER} of truthW0: allowed IPs is fd00:77::/64, should be 10.77.1.0/24,fd00:77::/64`,
+        ],
+        remains: [foreignPeer("no address")],
+        undo: `[ ! -e /sys/class/net/truthW0 ] || wg set truthW0 peer ${THEIRS} remove`,
+      },
+      "wrong mode": MODE,
+    },
+    notRemovable: "only a device that is gone keeps `wg` from it, and takes its peers along",
+  },
+  neighbour: {
+    needs: [bridge],
+    item: { kind: "neighbour", dev: "truth0", ip: "10.77.0.254" },
+    look: "ip neigh show proxy",
+    twin: "an entry has only a device and an address",
+    faults: {
+      missing: {
+        spoil: "ip neigh del proxy 10.77.0.254 dev truth0",
+        refresh: ["proxy neighbour 10.77.0.254 on truth0: missing"],
+      },
+      changed: "an entry has only a device and an address",
+      duplicated: "the kernel allows one entry of a device and an address",
+      "foreign twin": "an entry has only a device and an address",
       "wrong mode": MODE,
     },
     notRemovable: IP_BATCH,

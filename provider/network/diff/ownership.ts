@@ -1,7 +1,7 @@
 import { deviceMac, tunnelName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import { diffItems, isPresent } from "../kinds";
-import { hasLinkType } from "../kinds/device";
+import { hasLinkType, hasOurKey } from "../kinds/device";
 import { isOurDockerNetwork } from "../kinds/docker";
 import { observedRules } from "../kinds/firewall";
 import type { Facts, LinkFact } from "../model/facts";
@@ -11,6 +11,7 @@ import {
   type DockerNetwork,
   type HostRecord,
   type Item,
+  isUnreachable,
   itemKey,
   type Link,
   type Route,
@@ -48,6 +49,9 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
       return isProvenAddress(item, plan, facts);
     case "docker":
       return isProvenNetwork(item, plan, facts);
+    case "neighbour":
+      return isOnProvenLink(item.dev, plan, facts) && isPresent(item, facts);
+    case "wgpeer": // no other program has the key of our host as a peer
     case "route":
     case "policy":
       return isPresent(item, facts);
@@ -56,6 +60,7 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
     case "file": // the path of a script has the owner's uid; any other file is ours if it has the planned content
       if (isBootFile(item.path)) return item.path !== BOOT_SCRIPT && isPresent(item, facts);
       return item.content !== undefined && diffItems([item], facts).length === 0;
+    case "key": // its device may be that of other owners, too
     case "sysctl":
     case "chain":
     case "jump":
@@ -66,6 +71,9 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
       return unhandledKind(item);
   }
 }
+
+const isOnProvenLink = (dev: string, plan: Item[], facts: Facts): boolean =>
+  plan.some((each) => each.kind === "link" && each.name === dev && isProvenLink(each, facts));
 
 /** Items that several owners share, or that do not show which program created them. */
 function isShareable(item: Item): boolean {
@@ -76,10 +84,13 @@ function isShareable(item: Item): boolean {
     case "sysctl":
     case "service":
     case "zone":
+    case "key":
       return true;
     case "file":
       return isBootFile(item.path);
     case "link":
+    case "wgpeer":
+    case "neighbour":
     case "address":
     case "route":
     case "policy":
@@ -90,14 +101,13 @@ function isShareable(item: Item): boolean {
   }
 }
 
-/** By its MAC, which follows from network and id, or is the one of an adopted device. */
+/** By its MAC, which follows from network and id, or is the one of an adopted device; a WireGuard device by the host's key. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
   return (
     observed !== undefined &&
     hasLinkType(item.type, observed.type) &&
-    item.mac !== undefined &&
-    observed.mac === item.mac
+    ((item.mac !== undefined && observed.mac === item.mac) || hasOurKey(item, facts))
   );
 }
 
@@ -202,6 +212,8 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
       return findOtherRules(item, mine, facts).length > 0;
     case "link":
       return item.shared === true && findOtherAddresses(item, mine, facts).length > 0;
+    case "key":
+      return hasUnlisted;
     case "sysctl":
     case "service":
       return hasUnlisted;
@@ -209,6 +221,8 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
       return hasUnlisted && !item.interface && !item.underlay;
     case "file":
       return hasUnlisted && item.path === BOOT_SCRIPT;
+    case "wgpeer":
+    case "neighbour":
     case "address":
     case "route":
     case "policy":
@@ -281,7 +295,7 @@ export function findAdoptedLinks(desiredStates: DesiredState[], facts: Facts): S
 
 /** On the hub the remote identifies the runner of a tunnel; on a runner there is one tunnel only, and the hub may have moved. */
 export function isAdoptable(item: Link, observed: LinkFact): boolean {
-  if (!hasLinkType(item.type, observed.type)) return false;
+  if (!hasLinkType(item.type, observed.type) || item.wireguard) return false;
   if (!item.vxlan) return true;
   const { vni, port, remote } = observed.vxlan!;
   return (
@@ -294,9 +308,9 @@ export const isAdoptableRoute = (
   item: Route,
   observed: { via?: string; dev?: string; unreachable: boolean },
 ): boolean =>
-  observed.unreachable === !item.via &&
+  observed.unreachable === isUnreachable(item) &&
   observed.via === item.via &&
-  (item.via === undefined || observed.dev === item.dev);
+  (isUnreachable(item) || observed.dev === item.dev);
 
 /**
  * The hub may already have a tunnel to this runner, under another id than the pool has allocated. Preview contacts no host

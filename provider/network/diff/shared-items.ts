@@ -47,7 +47,10 @@ export function canOthersNeed(
     case "policy":
       return others.some(canBeStatic);
     case "sysctl":
+    case "key":
     case "link":
+    case "wgpeer":
+    case "neighbour":
     case "docker":
     case "chain":
     case "jump":
@@ -118,7 +121,8 @@ function findOtherTunnels(
   { links }: Facts,
 ): string[] {
   const own = ownDevices(plan);
-  return [...links].flatMap(([name, { vxlan }]) =>
-    vxlan && !own.has(name) && vxlan.port === port && (remote === undefined || vxlan.remote === remote) ? [name] : [],
-  );
+  return [...links].flatMap(([name, { vxlan, wireguard }]) => {
+    const isOnPort = (vxlan ?? wireguard)?.port === port && (remote === undefined || vxlan?.remote === remote);
+    return isOnPort && !own.has(name) ? [name] : [];
+  });
 }

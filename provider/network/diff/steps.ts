@@ -136,8 +136,18 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
   // A device that must be down to be renamed loses its routes and IPv6 addresses.
   const renamed = steps.flatMap(({ item, faults }) => (item.kind === "link" && faults?.renamedTo ? [item.name] : []));
   const without = new Set([...lost, ...renamed]);
+  // With an address the kernel removes the routes that have it as their source, although another device has it, too.
+  const sources = new Set(
+    [...steps.map(({ item }) => item), ...desiredItems.filter((item) => disappearsWith(item, without))].flatMap(
+      (item) => (item.kind === "address" ? [item.address.split("/")[0]!] : []),
+    ),
+  );
   const again = desiredItems.filter(
-    (item) => !planned.has(itemKey(item)) && (disappearsWith(item, without) || taken.has(itemKey(item))),
+    (item) =>
+      !planned.has(itemKey(item)) &&
+      (disappearsWith(item, without) ||
+        taken.has(itemKey(item)) ||
+        (item.kind === "route" && item.src !== undefined && sources.has(item.src))),
   );
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => creationRank(a.item) - creationRank(b.item));
@@ -176,7 +186,7 @@ export function findRiskySteps(steps: Step[], facts: Facts): Step[] {
 function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, facts: Facts): boolean {
   const mayCut = (firewall: RuleOrJump, rules: string[]): boolean =>
     (seesHostTraffic(firewall, ssh) && canRulesCutSsh(verb, rules, ssh, carriers)) ||
-    (verb === "remove" && isOverVxlan(carriers, facts));
+    (verb === "remove" && isOverTunnel(carriers, facts));
   switch (item.kind) {
     case "link":
       return carriers.has(item.name) || carriers.has(item.master ?? "");
@@ -186,6 +196,9 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return containsIp(item.address, ssh.client) || containsIp(item.address, ssh.server);
     case "route": // other tables than main apply only to what a policy rule selects
       return item.table === undefined && containsIp(item.dst, ssh.client);
+    case "wgpeer":
+    case "neighbour":
+      return carriers.has(item.dev);
     case "policy":
       return containsIp(item.from, ssh.server);
     case "sysctl": // with forwarding the kernel drops routes from router advertisements
@@ -195,6 +208,7 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "jump":
       return mayCut(item, observedRules(facts, item, item.chain));
     case "chain":
+    case "key":
     case "zone": // our entries accept VXLAN and packets from the overlay, and nothing else
     case "file":
     case "service":
@@ -216,8 +230,8 @@ function devicesCarryingSsh({ client, server }: SshPath, facts: Facts): Set<stri
   return names;
 }
 
-const isOverVxlan = (carriers: Set<string>, { links }: Facts): boolean =>
-  [...carriers].some((name) => links.get(name)?.vxlan !== undefined);
+const isOverTunnel = (carriers: Set<string>, { links }: Facts): boolean =>
+  [...carriers].some((name) => links.get(name)?.vxlan !== undefined || links.get(name)?.wireguard !== undefined);
 
 /** The longest match; the default route is the shortest. */
 function routeTo(client: string, { routes }: Facts): RouteFact | undefined {

@@ -14,14 +14,15 @@ import {
 import { containersOn, isOurDockerNetwork } from "./docker";
 import type { ItemKind, ScriptParts, StepOf } from "./kind";
 import { isOurRoute, toRouteItem } from "./route";
+import { compareWireguard, formerPeers, renderRemoveWireguard, renderWireguard } from "./wireguard";
 
 /** A network device. */
 export const linkKind: ItemKind<Link> = {
   needsSameKind: ({ master }) => Boolean(master),
   isUnique: true,
   toRecord: (item) => item,
-  resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, shared: undefined },
-  readFrom: { before: ["ip", "fdb"], after: ["changed", "fdb"] },
+  resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, wireguard: undefined, shared: undefined },
+  readFrom: { before: ["ip", "fdb", "wg"], after: ["changed", "fdb", "wg"] },
   readBack: ({ name }) => ({ devices: [name] }),
   compare: compareLink,
   isPresent: isOurLink,
@@ -34,8 +35,14 @@ export const linkKind: ItemKind<Link> = {
     facts.links.delete(name);
     for (const text of facts.addresses) if (text.endsWith(` ${name}`)) facts.addresses.delete(text);
     facts.routes = facts.routes.filter(({ dev }) => dev !== name);
+    for (const text of facts.proxies) if (text.endsWith(` ${name}`)) facts.proxies.delete(text);
   },
-  inspectCommands: ["ip -d link show type vxlan", "ip link show type bridge", "ip link show type dummy"],
+  inspectCommands: [
+    "ip -d link show type vxlan",
+    "wg show interfaces",
+    "ip link show type bridge",
+    "ip link show type dummy",
+  ],
 };
 
 /** An address of a device. */
@@ -63,18 +70,28 @@ export const addressKind: ItemKind<Address> = {
 /** As in `Facts.addresses`. */
 const addressKey = ({ address, dev }: Address): string => `${address} ${dev}`;
 
+/** The host's own addresses on the underlay, as its tunnels name them. */
+export const underlayAddresses = (items: Item[]): string[] =>
+  items.flatMap((item) => (item.kind === "link" ? ((item.vxlan ?? item.wireguard)?.local ?? []) : []));
+
 /** Devices that have this address, with whatever prefix. */
 export const devicesWithAddress = (address: string, { addresses }: Pick<Facts, "addresses">): string[] =>
   [...addresses].filter((text) => text.startsWith(`${address}/`)).map((text) => text.split(" ")[1]!);
 
-/** An anchor is a dummy, or a bridge where the kernel has no dummy. */
-export const hasLinkType = (type: Link["type"], observed: string): boolean =>
-  type === "anchor" ? observed === "dummy" || observed === "bridge" : observed === type;
+/** An anchor is a dummy, or a bridge where the kernel has no dummy. A WireGuard device of a process is a tun device. */
+export const hasLinkType = (type: Link["type"], observed: string): boolean => LINK_TYPES[type].includes(observed);
+
+const LINK_TYPES: Record<Link["type"], string[]> = {
+  vxlan: ["vxlan"],
+  wireguard: ["wireguard", "tun"],
+  bridge: ["bridge"],
+  anchor: ["dummy", "bridge"],
+};
 
 /**
  * Whether the device of this name is the one that we created. The name alone proves nothing, because records survive a reboot and
- * devices do not. A tunnel has our MAC, or its VNI and port; another device our MAC, or what its record has on it: an address, or the
- * tunnel as a port.
+ * devices do not. A tunnel has our MAC, or its VNI and port, or the host's key; another device our MAC, or what its record has on it: an
+ * address, or the tunnel as a port.
  */
 export function isOurLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
@@ -82,12 +99,23 @@ export function isOurLink(item: Link, facts: Facts): boolean {
   const sameTunnel =
     item.vxlan !== undefined && observed.vxlan?.vni === item.vxlan.vni && observed.vxlan.port === item.vxlan.port;
   return (
-    observed.mac === item.mac ||
+    (item.mac !== undefined && observed.mac === item.mac) ||
     sameTunnel ||
+    hasOurKey(item, facts) ||
     isMadeByDocker(item, facts) ||
     (!item.vxlan && carriesItsRecord(item, facts))
   );
 }
+
+/** The key of a WireGuard device is that of the host, which no other program has. */
+export const hasOurKey = ({ name, wireguard }: Link, { links, keys }: Facts): boolean => {
+  const observed = links.get(name)?.wireguard?.publicKey;
+  return (
+    wireguard !== undefined &&
+    observed !== undefined &&
+    (observed === wireguard.publicKey || observed === keys.get(wireguard.keyFile))
+  );
+};
 
 const carriesItsRecord = ({ name }: Link, facts: Facts): boolean =>
   facts.records.some(
@@ -113,8 +141,9 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
   const observed = facts.links.get(item.name);
   if (!observed) return undefined;
   if (!hasLinkType(item.type, observed.type))
-    return [`type is ${observed.type || "physical"}, should be ${item.type === "anchor" ? "dummy" : item.type}`];
+    return [`type is ${observed.type || "physical"}, should be ${LINK_TYPES[item.type][0]}`];
   return [
+    ...compareWireguard(observed.wireguard, item),
     ...compareFaults(item, findLinkFaults(item, facts)),
     ...mismatch("VNI", observed.vxlan?.vni, item.vxlan?.vni),
     ...mismatch("port", observed.vxlan?.port, item.vxlan?.port),
@@ -144,13 +173,16 @@ function familiesWithoutForwarding({ name, type, master }: Link, { links, withou
   return master || type === "anchor" ? [] : FAMILIES.filter((family) => withoutForwarding.has(`${family} ${device}`));
 }
 
+/** Devices that resolve addresses. */
+const RESOLVING_TYPES: Link["type"][] = ["vxlan", "bridge"];
+
 export function findLinkFaults(item: Link, facts: Facts): LinkFaults {
   const observed = facts.links.get(item.name);
   const withoutForwarding = familiesWithoutForwarding(item, facts);
   return {
     ...(observed?.renamedTo && { renamedTo: observed.renamedTo }),
     ...(lacksDefaultFdb(item, facts) && { lacksFdb: true }),
-    ...(item.type !== "anchor" && observed?.isWithoutArp && { lacksArp: true }),
+    ...(RESOLVING_TYPES.includes(item.type) && observed?.isWithoutArp && { lacksArp: true }),
     ...(withoutForwarding.length > 0 && { withoutForwarding }),
     ...(item.master && observed?.master === item.master && observed.portFaults && { port: observed.portFaults }),
   };
@@ -218,6 +250,7 @@ function renderLink({ verb, item, ports = [], faults = {} }: StepOf<Link>, parts
   if (verb === "remove") {
     // Only a shell can try dummy, then bridge; so an anchor that is created again is removed there, too.
     if (anchor) parts.shell.push(`ip link del dev ${renamedTo ?? name}`);
+    else if (item.wireguard) parts.shell.push(renderRemoveWireguard(renamedTo ?? name));
     else parts.ip.push(`link del dev ${renamedTo ?? name}`);
     return;
   }
@@ -240,6 +273,7 @@ function renderLink({ verb, item, ports = [], faults = {} }: StepOf<Link>, parts
     );
     if (lacksFdb) parts.late.push(`bridge fdb append ${DEFAULT_MAC} dev ${name} dst ${vxlan.remote}`);
   }
+  parts.shell.push(...renderWireguard({ verb, item }));
   const attributes = [
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
@@ -271,7 +305,8 @@ const isIpv6 = (address: string): boolean => address.includes(":");
 
 /** With a device the kernel removes its addresses, the routes over it, and the membership of its ports. */
 function invertLink({ verb, item }: StepOf<Link>, before: Facts): Step[] {
-  const was = formerLink(item.name, before, item.type);
+  const former = formerLink(item.name, before, item.type);
+  const was = former && item.wireguard ? { ...former, wireguard: item.wireguard } : former;
   if (verb === "add" || !was) return [{ verb: "remove", item }];
   if (verb === "change") return [{ verb: "change", item: was }];
   const ports = [...before.links].filter(([, { master }]) => master === item.name);
@@ -279,6 +314,7 @@ function invertLink({ verb, item }: StepOf<Link>, before: Facts): Step[] {
   return [
     addStep(was),
     ...ports.map(([name]): Step => ({ verb: "change", item: formerLink(name, before)! })),
+    ...formerPeers(item.name, before).map(addStep),
     ...formerAddresses(item.name, before).map(addStep),
     ...routes.map(toRouteItem).map(addStep),
   ];

@@ -6,8 +6,10 @@ import { dockerKind } from "./docker";
 import { fileKind, serviceKind } from "./file";
 import { chainKind, jumpKind, ruleKind } from "./firewall";
 import type { ItemKind, ReadBack, ScriptParts } from "./kind";
+import { neighbourKind } from "./neighbour";
 import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
+import { keyKind, peerKind } from "./wireguard";
 import { zoneKind } from "./zone";
 
 /** The list of item kinds, and functions for items of any kind. */
@@ -19,8 +21,11 @@ export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K
   chain: chainKind,
   rule: ruleKind,
   jump: jumpKind,
+  key: keyKind,
   link: linkKind,
+  wgpeer: peerKind,
   address: addressKind,
+  neighbour: neighbourKind,
   route: routeKind,
   policy: policyKind,
   sysctl: sysctlKind,

@@ -1,19 +1,33 @@
 import type { Facts, RouteFact } from "../model/facts";
-import { mismatch, oppositeStep, POLICY_PRIORITY, type PolicyRule, ROUTE_PROTOCOL, type Route } from "../model/items";
+import {
+  isUnreachable,
+  mismatch,
+  oppositeStep,
+  POLICY_PRIORITY,
+  type PolicyRule,
+  ROUTE_PROTOCOL,
+  type Route,
+} from "../model/items";
 import type { ItemKind } from "./kind";
 
 /** A route, marked with our protocol number. */
 export const routeKind: ItemKind<Route> = {
   isUnique: false,
   toRecord: (item) => item,
-  resets: { via: undefined, dev: undefined, metric: undefined, table: undefined }, // without one it is another route
+  resets: { via: undefined, dev: undefined, src: undefined, metric: undefined, table: undefined }, // without one it is another route
   readFrom: { before: ["ip", "routing6"], after: ["changed", "ours6"] },
   readBack: ({ family, dev }) => ({ isIpv6: family === 6, ...(dev !== undefined && { devices: [dev] }) }),
   disappearsWith: ({ dev }) => dev,
   compare(item, facts) {
     const observed = findRoute(item, facts);
     if (!observed) return undefined;
-    return [...mismatch("via", observed.via, item.via), ...(item.via ? mismatch("dev", observed.dev, item.dev) : [])];
+    return isUnreachable(item)
+      ? []
+      : [
+          ...(observed.via === item.via ? [] : mismatch("via", observed.via ?? "", item.via ?? "")),
+          ...mismatch("dev", observed.dev, item.dev),
+          ...mismatch("src", observed.src, item.src),
+        ];
   },
   render({ verb, item }, parts) {
     parts.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${formatRoute(item)}`);
@@ -68,7 +82,7 @@ const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>
       r.family === item.family &&
       r.dst === item.dst &&
       r.table === item.table &&
-      r.unreachable === !item.via,
+      r.unreachable === isUnreachable(item),
   );
 
 /** The kernel refuses a second rule of the same form. `ip rule show` (6.1) ignores `protocol`, by which `ip rule del` selects. */
@@ -78,21 +92,23 @@ const renderAddPolicy = (item: PolicyRule): string =>
 const formatPolicy = ({ from, mark, table }: PolicyRule): string =>
   `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
 
-const formatRoute = ({ dst, via, dev, metric, table }: Route): string =>
+const formatRoute = ({ dst, via, dev, src, metric, table }: Route): string =>
   [
-    ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
+    ...(dev ? [dst, ...(via ? ["via", via] : []), "dev", dev] : ["unreachable", dst]),
+    ...(src ? ["src", src] : []),
     "proto",
     ROUTE_PROTOCOL,
     ...(metric === undefined ? [] : ["metric", metric]),
     ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
 
-export const toRouteItem = ({ family, dst, via, dev, metric, table }: RouteFact): Route => ({
+export const toRouteItem = ({ family, dst, via, dev, src, metric, table, unreachable }: RouteFact): Route => ({
   kind: "route",
   family,
   dst,
   ...(via && { via }),
-  ...(dev && { dev }),
+  ...(dev && !unreachable && { dev }),
+  ...(src && { src }),
   ...(metric !== undefined && { metric }),
   ...(table !== undefined && { table }),
 });

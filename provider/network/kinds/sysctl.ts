@@ -67,10 +67,11 @@ export const findInvalidSaved = (facts: Facts): { path: string; found: string }[
 /** What a record lists for a device was planned because the kernel accepted router advertisements there. */
 export const ACCEPT_RA = "1";
 
-/** The value before our first change, which a step saves unless it is saved. */
+/** The value before our first change, which a step saves unless it is saved. Other settings are of devices that we make. */
 export function formerValueToSave(key: string, facts: Facts): Pick<Step, "formerValue"> {
   const family = familyOfForwarding(key);
-  const value = family === undefined ? ACCEPT_RA : formerForwarding(family, facts);
+  const otherValue = key.endsWith(".accept_ra") ? ACCEPT_RA : undefined;
+  const value = family === undefined ? otherValue : formerForwarding(family, facts);
   return value === undefined || isSaved(key, facts) ? {} : { formerValue: value };
 }
 

@@ -21,6 +21,10 @@ export interface Facts {
   sysctls: Map<string, string>;
   /** Values of settings before our first change, by key; saved on the host while a record needs them. */
   savedSysctls: Map<string, string>;
+  /** Public keys by the file of the private key; empty if that is no key. */
+  keys: Map<string, string>;
+  /** `10.128.64.254 overlay-br`: addresses for which the host answers on a device. */
+  proxies: Set<string>;
   /** Whether ip6tables is there, and IPv6 itself. */
   ip6tables: boolean;
   /** Absent: there is no firewalld, or it is stopped for good. */
@@ -62,6 +66,8 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+  /** Of a device that `wg` knows: in the kernel, or in a process. */
+  wireguard?: WireguardFact;
   /** ARP and neighbour discovery are off. */
   isWithoutArp?: true;
   /** Of a port of a bridge: the settings that keep frames from other ports, as `ip` takes them, in the form that lets them pass. */
@@ -70,6 +76,23 @@ export interface LinkFact {
   fdb?: FdbEntry[];
   /** Its present name, if a device of ours was renamed: everything else here names it as its record does. */
   renamedTo?: string;
+}
+
+export interface WireguardFact {
+  /** `(none)`: it has no private key. */
+  publicKey: string;
+  port: number;
+  /** By their public keys. */
+  peers: Map<string, PeerFact>;
+}
+
+export interface PeerFact {
+  /** Sorted. */
+  allowedIps: string[];
+  /** Absent: none was set, and the peer has sent nothing. */
+  endpoint?: string;
+  /** 0: off. */
+  keepalive: number;
 }
 
 /** An entry of a tunnel's forwarding database: where it sends frames to a MAC. */
@@ -212,6 +235,12 @@ export type FactsPart =
   | "changed"
   /** The forwarding databases of tunnels. */
   | "fdb"
+  /** Devices of WireGuard with their peers; never private keys. */
+  | "wg"
+  /** Public keys of key files. */
+  | "keys"
+  /** Addresses for which the host answers on a device. */
+  | "proxies"
   /** IPv6 routes and routing rules of all programs, before a change. */
   | "routing6"
   /** After a change with IPv6: our IPv6 routes, and routing rules. */

@@ -3,8 +3,11 @@ import type { Family } from "../../addressing/ip";
 /** One object that a host must have. Plain data: it is stored as JSON in the owner's record on the host. */
 export type Item =
   | Sysctl
+  | Key
   | Link
+  | WireguardPeer
   | Address
+  | Neighbour
   | Route
   | PolicyRule
   | DockerNetwork
@@ -25,12 +28,13 @@ export interface Link {
   kind: "link";
   name: string;
   /** `anchor`: a device that only carries addresses: dummy, or a bridge without ports where the kernel has no dummy. */
-  type: "vxlan" | "bridge" | "anchor";
+  type: "vxlan" | "wireguard" | "bridge" | "anchor";
   mac?: string;
   mtu?: number;
   /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
+  wireguard?: Wireguard;
   /** Several owners may have it, all in the same form; it is removed with the last of them. */
   shared?: true;
 }
@@ -40,6 +44,49 @@ export interface Vxlan {
   port: number;
   remote: string;
   local: string;
+}
+
+export interface Wireguard {
+  port: number;
+  /** Of its private key. */
+  keyFile: string;
+  /** Absent: the host has no key yet. */
+  publicKey?: string;
+  /** The host's address on the underlay. */
+  local: string;
+}
+
+/** A private key of WireGuard: a file that the host itself makes, and that never leaves it. */
+export interface Key {
+  kind: "key";
+  path: string;
+  /** Absent: the host has no key yet. */
+  publicKey?: string;
+}
+
+/** The other end of a WireGuard tunnel. */
+export interface WireguardPeer {
+  kind: "wgpeer";
+  dev: string;
+  publicKey: string;
+  /** Sources that it may send from, and destinations that lead to it. */
+  allowedIps: string[];
+  /** Where it is at first. The kernel follows a peer that moves. */
+  endpoint: Endpoint;
+  /** Seconds. */
+  keepalive: number;
+}
+
+export interface Endpoint {
+  ip: string;
+  port: number;
+}
+
+/** An address of another host for which this one answers on a device (proxy ARP, proxy NDP). */
+export interface Neighbour {
+  kind: "neighbour";
+  dev: string;
+  ip: string;
 }
 
 export interface Address {
@@ -55,9 +102,11 @@ export interface Route {
   kind: "route";
   family: Family;
   dst: string;
-  /** Absent: the range is unreachable, so that packets to unused subnets are rejected at once. */
   via?: string;
+  /** Absent: the range is unreachable, so that packets to unused subnets are rejected at once. */
   dev?: string;
+  /** The source of packets that the host sends itself. */
+  src?: string;
   metric?: number;
   /** Absent: the main one. */
   table?: number;
@@ -183,11 +232,17 @@ export function itemKey(item: Item): string {
       return `sysctl ${item.key}`;
     case "link":
       return `link ${item.name}`;
+    case "key":
+      return `key ${item.path}`;
+    case "wgpeer":
+      return `peer ${item.publicKey} of ${item.dev}`;
+    case "neighbour":
+      return `proxy neighbour ${item.ip} on ${item.dev}`;
     case "address":
       return `address ${item.address} on ${item.dev}`;
     case "route":
       if (item.table !== undefined) return `route ${item.dst} in table ${item.table} (IPv${item.family})`;
-      return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+      return isUnreachable(item) ? `unreachable ${item.dst}` : `route ${item.dst}`;
     case "policy":
       return `policy from ${item.from} mark ${item.mark} to table ${item.table}`;
     case "docker":
@@ -210,6 +265,8 @@ export function itemKey(item: Item): string {
   }
 }
 
+export const isUnreachable = ({ dev }: Pick<Route, "dev">): boolean => dev === undefined;
+
 /** Whether this very object is among those that a record lists. A hub has hundreds of records: kinds are compared first. */
 export function hasItem({ items }: Pick<HostRecord, "items">, item: Item): boolean {
   const key = itemKey(item);
@@ -231,6 +288,9 @@ export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6:
 
 /** Outer Ethernet-less headers: IP + UDP + VXLAN + inner Ethernet. */
 export const vxlanOverhead = (underlayIp: string): number => (underlayIp.includes(":") ? 70 : 50);
+
+/** IP + UDP + WireGuard's header and authenticator. */
+export const wireguardOverhead = (underlayIp: string): number => (underlayIp.includes(":") ? 80 : 60);
 
 /** One change of a host. */
 export interface Step {

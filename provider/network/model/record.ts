@@ -35,6 +35,9 @@ export function parseOwnerPath(path: string): OwnerKey | undefined {
   return network && uid ? { network, uid } : undefined;
 }
 
+/** The private key of a host for a network's tunnels. */
+export const keyPath = (network: string): string => `${RECORD_DIR}/${network}/tunnel.key`;
+
 /** The scripts for boot: their path alone shows that they are ours. */
 export const isBootFile = (path: string): boolean => path === BOOT_SCRIPT || parseOwnerPath(path) !== undefined;
 
@@ -56,6 +59,9 @@ export const RECORDED_FILES = `$(grep -aFhs '"/etc/' ${RECORD_DIR}/*/*.json | gr
 /** A path below /proc/sys is its key with dots and slashes exchanged. */
 export const swapDotsAndSlashes = (text: string): string =>
   text.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."));
+/** A dot in a device's name is a slash there, as sysctl writes it. */
+export const deviceSysctl = (family: items.Route["family"], device: string, name: string): string =>
+  `net.ipv${family}.conf.${device.replaceAll(".", "/")}.${name}`;
 export const sysctlPath = (key: string): string => `/proc/sys/${swapDotsAndSlashes(key)}`;
 
 /**
@@ -145,6 +151,14 @@ const macText = textLike(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
 const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);
 const routingTable = z.int().min(1).max(0xffffffff);
+/** 32 bytes in base 64. */
+export const publicKey = textLike(/^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$/);
+const keyFile = z
+  .string()
+  .refine(
+    (path) => path === keyPath(/^\/var\/lib\/overlay\/([A-Za-z0-9._:-]+)\/tunnel\.key$/.exec(path)?.[1] ?? ""),
+    "is not the file of a key",
+  );
 const family = z.union([z.literal(4), z.literal(6)]);
 const chainName = textLike(/^[A-Za-z0-9_][A-Za-z0-9_-]{0,27}$/);
 const ownChain = textLike(/^OVERLAY-[A-Z0-9-]{1,20}$/);
@@ -169,7 +183,7 @@ const ITEMS = {
   link: z.strictObject({
     kind: z.literal("link"),
     name: interfaceName,
-    type: z.enum(["vxlan", "bridge", "anchor"]),
+    type: z.enum(["vxlan", "wireguard", "bridge", "anchor"]),
     mac: macText.exactOptional(),
     mtu: mtu.exactOptional(),
     master: z.union([z.literal(""), interfaceName]).exactOptional(),
@@ -184,8 +198,34 @@ const ITEMS = {
         local: ipText,
       } satisfies FieldsOf<items.Vxlan>)
       .exactOptional(),
+    wireguard: z
+      .strictObject({
+        port,
+        keyFile,
+        publicKey: publicKey.exactOptional(),
+        local: ipText,
+      } satisfies FieldsOf<items.Wireguard>)
+      .exactOptional(),
     shared: z.literal(true).exactOptional(),
   } satisfies FieldsOf<items.Link>),
+  key: z.strictObject({
+    kind: z.literal("key"),
+    path: keyFile,
+    publicKey: publicKey.exactOptional(),
+  } satisfies FieldsOf<items.Key>),
+  wgpeer: z.strictObject({
+    kind: z.literal("wgpeer"),
+    dev: interfaceName,
+    publicKey,
+    allowedIps: z.array(cidr).max(64),
+    endpoint: z.strictObject({ ip: ipText, port } satisfies FieldsOf<items.Endpoint>),
+    keepalive: z.int().min(0).max(65535),
+  } satisfies FieldsOf<items.WireguardPeer>),
+  neighbour: z.strictObject({
+    kind: z.literal("neighbour"),
+    dev: interfaceName,
+    ip: ipText,
+  } satisfies FieldsOf<items.Neighbour>),
   address: z.strictObject({
     kind: z.literal("address"),
     dev: interfaceName,
@@ -198,6 +238,7 @@ const ITEMS = {
     dst: z.union([z.literal("default"), cidr]),
     via: ipText.exactOptional(),
     dev: interfaceName.exactOptional(),
+    src: ipText.exactOptional(),
     metric: z.int().min(0).max(0xffffffff).exactOptional(),
     table: routingTable.exactOptional(),
   } satisfies FieldsOf<items.Route>),

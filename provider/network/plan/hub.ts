@@ -3,6 +3,7 @@ import { NAT, planChainRules } from "../kinds/firewall";
 import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link } from "../model/items";
 import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice } from "./isolation";
 import { type TunnelName, tunnelOf } from "./tunnels";
+import { unreachableRoute } from "./tunnels/unreachable";
 
 /**
  * Hub topology: a tunnel from the hub to each runner (see tunnels/):
@@ -18,6 +19,7 @@ export interface Network extends Isolation {
   tunnel: TunnelName;
   vniBase: number;
   vxlanPort: number;
+  wireguardPort: number;
   mtu: number | "auto";
   masquerade: boolean;
   bridgeName: string;
@@ -32,25 +34,26 @@ export interface Underlay {
   underlayMtu: number;
   /** The device whose subnet contains the static address in question, if there is one. */
   uplink?: string;
+  /** Of the host's key for the network's tunnels; absent: it has none. */
+  publicKey?: string;
 }
-
-/** Packets of the overlay's range that no other route takes are rejected, and do not leave by a default route. */
-const UNREACHABLE_METRIC = 4096;
 
 export const effectiveMtu = (network: Pick<Network, "mtu" | "tunnel">, ...ends: Underlay[]): number =>
   network.mtu === "auto"
     ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - tunnelOf(network).overhead(underlayIp)))
     : network.mtu;
 
-export function planHub(network: Network): Item[] {
+/** `hub`: for tunnels that need its underlay. */
+export function planHub(network: Network, hub?: Underlay): Item[] {
   return uniqueByKey([
     { kind: "link", name: network.hubInterface, type: "anchor", mac: deviceMac(network.networkName, 0, "hub") },
     ...network.layouts.flatMap((layout): Item[] => [
       { kind: "address", dev: network.hubInterface, address: `${layout.hubIp}/${layout.family === 4 ? 32 : 128}` },
-      { kind: "route", family: layout.family, dst: layout.cidr, metric: UNREACHABLE_METRIC },
+      unreachableRoute(layout),
       forwardingSysctl(layout),
     ]),
     ...planHubRules(network),
+    ...(hub ? tunnelOf(network).planHub(network, hub) : []),
   ]);
 }
 

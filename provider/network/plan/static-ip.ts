@@ -1,7 +1,7 @@
 import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
 import { deviceMac, routingTableId } from "../../addressing/layout";
 import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
-import { type FirewallRule, FORWARDING, type Item } from "../model/items";
+import { type FirewallRule, FORWARDING, type Item, type Route } from "../model/items";
 import type { Underlay } from "./hub";
 
 /**
@@ -38,7 +38,8 @@ export interface ReturnPath {
   networkName: string;
   cidr: string;
   subnet: string;
-  hubIp: string;
+  /** Towards the hub. */
+  nextHop: Pick<Route, "via" | "dev">;
   bridge: string;
 }
 
@@ -134,7 +135,7 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
       `-s ${hostCidr(to)} ! -d ${path.cidr} -p ${protocol} -m ${protocol} --sport ${toPort}`,
   );
   return [
-    { kind: "route", family, dst: "default", via: path.hubIp, dev: path.bridge, table },
+    { kind: "route", family, dst: "default", ...path.nextHop, table },
     { kind: "policy", family, from: path.subnet, mark: RETURN_MARK, table },
     ...planChainRules(
       RETURN_PATH,

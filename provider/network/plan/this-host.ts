@@ -2,7 +2,7 @@ import { type Family, familyOfIp, tryParseIp } from "../../addressing/ip";
 import { isOwnRecord, isTunnelOfNetwork, unlistedOwners, withAdoptedMacs } from "../diff/ownership";
 import { findTunnelRules } from "../diff/shared-items";
 import { appliesToHost, withResets } from "../kinds";
-import { devicesWithAddress, formerPeer } from "../kinds/device";
+import { devicesWithAddress, formerPeer, underlayAddresses } from "../kinds/device";
 import {
   acceptPeerRule,
   dropVxlanRule,
@@ -26,7 +26,7 @@ import {
   type Sysctl,
   type Vxlan,
 } from "../model/items";
-import { parseOwnerPath, scriptPath } from "../model/record";
+import { deviceSysctl, parseOwnerPath, scriptPath } from "../model/record";
 import { isBootScriptOf, withBootItems } from "./boot";
 import { planTunnelPorts } from "./tunnel-port";
 
@@ -67,8 +67,7 @@ function itemsForHost(desired: DesiredState, facts: Facts): Item[] {
  */
 const ACCEPT_RA_WHEN_FORWARDING = "2";
 
-/** A dot in a device's name is a slash there, as sysctl writes it. */
-const acceptRaKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
+const acceptRaKey = (device: string): string => deviceSysctl(6, device, "accept_ra");
 
 /** Settings that we may have changed, for a removal without a record. Only those with a saved value are restored. */
 const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
@@ -143,7 +142,7 @@ export function localWarnings(items: Item[], facts: Facts): string[] {
 const needsIp6tables = (item: Item): boolean => isFirewallItem(item) && item.family === 6;
 const needsIpv6 = (items: Item[]): boolean =>
   items.some((item) => item.kind === "address" && item.address.includes(":")) ||
-  vxlansOf(items).some(({ remote }) => remote.includes(":"));
+  underlayAddresses(items).some((local) => local.includes(":"));
 
 const isLinkItem = (item: Item): item is Link => item.kind === "link";
 const vxlansOf = (items: Item[]): Vxlan[] => items.filter(isLinkItem).flatMap(({ vxlan }) => vxlan ?? []);
@@ -234,7 +233,7 @@ function acceptEgress(items: Item[], facts: Facts): Item[] {
     const defaults = facts.routes.filter((r) => r.dst === "default" && r.family === family && r.table === undefined);
     const devices = [
       ...defaults.flatMap(({ dev }) => dev ?? []),
-      ...vxlansOf(items).flatMap(({ local }) => devicesWithAddress(local, facts)),
+      ...underlayAddresses(items).flatMap((local) => devicesWithAddress(local, facts)),
     ];
     const uplinks = [...new Set(devices)].filter((device) => /^[\w.-]+$/.test(device) && !ours.has(device)).sort();
     return planChainRules(
@@ -291,10 +290,11 @@ function reversePathWarnings(items: Item[], facts: Facts): string[] {
   const underlay = new Set(vxlansOf(items).flatMap(({ local }) => devicesWithAddress(local, facts)));
   if (underlay.size === 0 || vxlansOf(items).some(({ local }) => familyOfIp(local) === 6)) return [];
   const filterOf = (device: string): number =>
-    Math.max(...["all", device].map((name) => Number(facts.sysctls.get(`net.ipv4.conf.${name}.rp_filter`) ?? 0)));
+    Math.max(...["all", device].map((name) => Number(facts.sysctls.get(deviceSysctl(4, name, "rp_filter")) ?? 0)));
   const open = [...facts.links]
     .filter(
-      ([name, { type, up }]) => up && name !== "lo" && !/^(bridge|dummy|veth|vxlan)$/.test(type) && !underlay.has(name),
+      ([name, { type, up, wireguard }]) =>
+        up && name !== "lo" && !/^(bridge|dummy|veth|vxlan)$/.test(type) && !wireguard && !underlay.has(name),
     )
     .map(([name]) => name)
     .filter((name) => filterOf(name) !== 1 && [...facts.addresses].some((text) => text.endsWith(` ${name}`)));

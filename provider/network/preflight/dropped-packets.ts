@@ -84,11 +84,11 @@ interface End {
   ip: string;
 }
 
-/** From a runner's bridge all packets go back over the bridge, to the hub; on the hub they go to another tunnel of the network. */
+/** From a runner's bridge all packets go to the hub, by the bridge or by the tunnel's device; on the hub they go to another tunnel of the network. */
 function otherEnd(device: Link, family: Family, { items, record }: DesiredState, facts: Facts): End | undefined {
   if (device.type === "bridge") {
-    const range = items.filter(isOverlayRoute).find((route) => route.family === family)?.dst;
-    return range === undefined ? undefined : { device: device.name, ip: workloadIn(range) };
+    const route = items.filter(isOverlayRoute).find((each) => each.family === family && each.dev !== undefined);
+    return route && { device: route.dev!, ip: workloadIn(route.dst) };
   }
   if (!isHubTunnel(device)) return undefined;
   for (const other of facts.records) {

@@ -29,8 +29,9 @@ import {
   itemKey,
   type Link,
   type Route,
+  type WireguardPeer,
 } from "../model/items";
-import { isBootFile } from "../model/record";
+import { isBootFile, keyPath } from "../model/record";
 import { quoteCommand } from "../render/shell";
 import { describeDroppedPackets } from "./dropped-packets";
 import { describeBlockingChains } from "./firewalls";
@@ -85,10 +86,12 @@ export function refuseVniConflicts(desired: DesiredState, facts: Facts): void {
   }
 }
 
-const describeDevice = ({ type, mac, vxlan }: LinkFact): string =>
-  vxlan
-    ? `vxlan, VNI ${vxlan.vni}, port ${vxlan.port}${vxlan.remote && `, remote ${vxlan.remote}`}, MAC ${mac}`
-    : `${type || "physical"}, MAC ${mac}`;
+const describeDevice = ({ type, mac, vxlan, wireguard }: LinkFact): string =>
+  wireguard
+    ? `WireGuard, public key ${wireguard.publicKey}`
+    : vxlan
+      ? `vxlan, VNI ${vxlan.vni}, port ${vxlan.port}${vxlan.remote && `, remote ${vxlan.remote}`}, MAC ${mac}`
+      : `${type || "physical"}, MAC ${mac}`;
 
 /** Whether a device of another program has this item's name. It is neither changed nor removed. */
 function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item is Link {
@@ -143,6 +146,9 @@ const FOREIGN_CHECKS: { [K in Item["kind"]]: ForeignCheck<Extract<Item, { kind: 
   address: refuseForeignAddress,
   route: refuseForeignRoute,
   file: refuseForeignFile,
+  key: undefined,
+  wgpeer: refuseForeignPeer,
+  neighbour: undefined,
   docker: undefined, // see `refuseDocker`
   sysctl: undefined,
   policy: undefined,
@@ -164,6 +170,25 @@ export function refuseForeign(desired: DesiredState, facts: Facts): void {
     const check = FOREIGN_CHECKS[item.kind] as ForeignCheck<Item> | undefined;
     check?.(item, desired, others, facts);
   }
+}
+
+/** A peer is known by its key alone: of two hosts with one key, the last to send would get the packets of both. */
+function refuseForeignPeer(
+  item: WireguardPeer,
+  { record, items }: DesiredState,
+  others: HostRecord[],
+  facts: Facts,
+): void {
+  const holder = others.find((other) => hasItem(other, item));
+  const isOwnKey =
+    facts.links.get(item.dev)?.wireguard?.publicKey === item.publicKey ||
+    items.some((each) => each.kind === "key" && each.publicKey === item.publicKey);
+  if (!holder && !isOwnKey) return;
+  throw new OverlayError(
+    "KEY_DUPLICATE",
+    `The public key ${item.publicKey} of the host at ${item.endpoint.ip} is also that of ${holder ? holder.owner : "this host"}: one of the disks is a copy of the other. Nothing was changed there.`,
+    `Remove the key on the copied host (\`rm ${keyPath(record.network)}\`), and run up again: it makes another one.`,
+  );
 }
 
 function refuseForeignFile(item: FileItem, _desired: DesiredState, others: HostRecord[], { files }: Facts): void {
@@ -241,6 +266,7 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
 export const describeForeign = (desired: DesiredState, facts: Facts): string[] => [
   ...describeForeignDevices(desired, facts),
   ...describeForeignFdb(desired, facts),
+  ...describeForeignPeers(desired, facts),
   ...findForeignRoutes(desired, facts).map(formatForeignRoute),
   ...describeForeignRules(desired, facts),
   ...describeStrayChains(desired, facts),
@@ -258,6 +284,26 @@ const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>
         })
       : [],
   );
+
+/** Peers on a device of ours that no owner has: they can send into the overlay. */
+function describeForeignPeers(desired: DesiredState, facts: Facts): string[] {
+  if (unlistedOwners([desired], facts).length > 0) return [];
+  const known = new Set(
+    [desired, ...facts.records].flatMap(({ items }) =>
+      items.flatMap((item) => (item.kind === "wgpeer" ? [`${item.dev} ${item.publicKey}`] : [])),
+    ),
+  );
+  return desired.items.flatMap((item) => {
+    if (item.kind !== "link" || !item.wireguard || !isOurLink(item, facts)) return [];
+    const peers = [...(facts.links.get(item.name)?.wireguard?.peers ?? [])];
+    return peers
+      .filter(([publicKey]) => !known.has(`${item.name} ${publicKey}`))
+      .map(
+        ([publicKey, { allowedIps }]) =>
+          `foreign peer ${publicKey} of ${item.name} can send from ${allowedIps.join(", ") || "no address"}; it is never removed by us: remove it with \`wg set ${item.name} peer ${publicKey} remove\``,
+      );
+  });
+}
 
 /** Without the differences of devices that other programs created: no `up` changes those. */
 export const excludeForeign = (all: ItemDifference[], desired: DesiredState, facts: Facts): ItemDifference[] =>

@@ -9,7 +9,7 @@ import {
   recordsOfOthers,
   unlistedOwners,
 } from "../diff/ownership";
-import { devicesWithAddress } from "../kinds/device";
+import { devicesWithAddress, underlayAddresses } from "../kinds/device";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
 import { iptablesTool } from "../kinds/firewall";
 import { findInvalidSaved } from "../kinds/sysctl";
@@ -24,6 +24,7 @@ import {
   itemKey,
   type Link,
   vxlanOverhead,
+  wireguardOverhead,
 } from "../model/items";
 import { recordPath } from "../model/record";
 import { refuseBlockingChains } from "./firewalls";
@@ -178,6 +179,13 @@ function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts)
   const missing = items.find(
     (item): item is Link => item.kind === "link" && !links.has(item.name) && missingFeatures.includes(item.type),
   );
+  if (missing?.wireguard) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      `There is no WireGuard, and ${missing.name} must be a device of it: it needs \`wg\`, and the kernel's module wireguard or else wireguard-go with /dev/net/tun.`,
+      "Install them there (Debian: apt-get install wireguard-tools; before Linux 5.6 also wireguard-go).",
+    );
+  }
   if (missing) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
@@ -206,22 +214,23 @@ function refuseSmallMtu(items: Item[]): void {
   throw new OverlayError(
     "MTU_TOO_SMALL",
     `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
-    "Give the underlay a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
+    "Give the underlay a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6; with WireGuard by 60, or by 80.",
   );
 }
 
-/** A tunnel's packets with the header of VXLAN must fit into those of the device that sends them. */
+/** A tunnel's packets with its headers must fit into those of the device that sends them. */
 function refuseLargeMtu(items: Item[], facts: Facts): void {
   for (const item of items) {
-    if (item.kind !== "link" || !item.vxlan || item.mtu === undefined) continue;
-    const { local } = item.vxlan;
-    const overhead = vxlanOverhead(local);
+    const tunnel = item.kind === "link" ? (item.vxlan ?? item.wireguard) : undefined;
+    if (item.kind !== "link" || !tunnel || item.mtu === undefined) continue;
+    const { local } = tunnel;
+    const [name, overhead] = item.vxlan ? ["VXLAN", vxlanOverhead(local)] : ["WireGuard", wireguardOverhead(local)];
     for (const device of devicesWithAddress(local, facts)) {
       const underlay = facts.links.get(device)?.mtu ?? Infinity;
       if (item.mtu + overhead <= underlay) continue;
       throw new OverlayError(
         "MTU_TOO_LARGE",
-        `${item.name} would have an MTU of ${item.mtu}. With the ${overhead} bytes of VXLAN that exceeds the ${underlay} of ${device}, which has ${local}. Nothing was changed.`,
+        `${item.name} would have an MTU of ${item.mtu}. With the ${overhead} bytes of ${name} that exceeds the ${underlay} of ${device}, which has ${local}. Nothing was changed.`,
         `Set mtu to ${underlay - overhead} or less, or to auto.`,
       );
     }
@@ -230,14 +239,15 @@ function refuseLargeMtu(items: Item[], facts: Facts): void {
 
 /** The addresses of tunnels and SSH must not be in the overlay's range, or they would be routed into the overlay. */
 function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Facts): void {
-  const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
+  const remotes = items.flatMap((item) => {
+    if (item.kind === "wgpeer") return [item.endpoint.ip];
+    return item.kind === "link" && item.vxlan ? [item.vxlan.remote] : [];
+  });
   const ends: [what: string, address: string | undefined][] = [
     ["the address from which SSH reaches it", ssh?.client],
     ["the address at which SSH reaches it", ssh?.server],
-    ...tunnels.flatMap(({ local, remote }): [string, string][] => [
-      ["its own underlay address", local],
-      ["its peer's underlay address", remote],
-    ]),
+    ...underlayAddresses(items).map((local): [string, string] => ["its own underlay address", local]),
+    ...remotes.map((remote): [string, string] => ["its peer's underlay address", remote]),
   ];
   for (const [what, address] of ends) {
     const place = address ? parseRange(address) : undefined;

@@ -3,10 +3,11 @@ import { hasLinkType } from "../kinds/device";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import type { ReadBack } from "../kinds/kind";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
-import type { Facts, FactsPart, ServiceFact, SshPath } from "../model/facts";
+import type { Facts, FactsPart, LinkFact, ServiceFact, SshPath } from "../model/facts";
 import type { DesiredState, Link } from "../model/items";
 import {
   BOOT_SCRIPT,
+  deviceSysctl,
   isInvalidRecord,
   parseRecord,
   RECORD_DIR,
@@ -32,15 +33,19 @@ import {
   readOurRouting,
   readRouting,
 } from "./ip";
+import { readPublicKeys, readWireguard, WIREGUARD_SCRIPT, wireguardRequirement } from "./wireguard";
 
 /** The scripts that read a host, and the parsers of their output. */
 
 const TOOLS =
   "for tool in ip awk bridge iptables-save iptables-restore sha256sum find stat; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
-/** Devices that do not forward, or check the source of packets. One answer for all is faster than their files in /proc. */
+/**
+ * Devices that do not forward, check the source of packets, or answer for neighbours. One answer for all is faster than their files in
+ * /proc. dash reads a file byte by byte, and a setting in /proc ends after the first: `read` sets the variable, and fails.
+ */
 const NETCONF_SCRIPT =
-  "echo '@@ netconf'; ip -4 netconf show | grep -E ' forwarding off | rp_filter (strict|loose) '; if read -r f 2>/dev/null </proc/sys/net/ipv6/conf/all/forwarding && [ \"$f\" != 0 ]; then ip -6 netconf show | grep -F ' forwarding off '; fi";
+  "echo '@@ netconf'; ip -4 netconf show | grep -E ' forwarding off | rp_filter (strict|loose) '; f=0; { read -r f || :; } 2>/dev/null </proc/sys/net/ipv6/conf/all/forwarding; if [ \"$f\" != 0 ]; then ip -6 netconf show | grep -E ' forwarding off | proxy_neigh on '; fi";
 /** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
@@ -51,7 +56,7 @@ const RULES6 =
  * Owner and mode of those files and folders of ours that another user than root owns or can write. A file name with other characters than
  * ours is not printed: another user may have made it, and could imitate a line of the answer. The files are the shell's arguments.
  */
-const ACCESS_SCRIPT = `echo '@@ access'; find -H ${RECORD_DIR} "$@" \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
+const ACCESS_SCRIPT = `echo '@@ access'; find -H ${RECORD_DIR} "$@" \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 -o -name '*.key' -perm /77 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
 
 /** Parts whose size does not depend on the number of runners, except for the hashes of these files. */
 const commonParts = (files: string): string[] => [
@@ -63,6 +68,7 @@ const commonParts = (files: string): string[] => [
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_SCRIPT,
   ZONE_SCRIPT,
+  WIREGUARD_SCRIPT,
 ];
 
 /**
@@ -130,6 +136,9 @@ export const preflightScript = (states: FileOwner[]): string =>
         OTHER_SCRIPTS,
       ),
       REQUIREMENTS_SCRIPT,
+      ...(states.some(({ items }) => items.some((item) => item.kind === "link" && item.wireguard))
+        ? [wireguardRequirement]
+        : []),
     ].join("\n"),
   );
 
@@ -161,6 +170,8 @@ export function parseFacts(text: string): Facts {
     withoutForwarding: new Set(),
     sysctls: new Map(),
     savedSysctls: new Map(),
+    keys: new Map(),
+    proxies: new Set(),
     ip6tables: false,
     blockingChains: [],
     missingFeatures: [],
@@ -179,10 +190,12 @@ export function parseFacts(text: string): Facts {
   return facts;
 }
 
-/** A device of ours that was renamed keeps its MAC. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
-function undoRename({ name, mac, type }: Link, facts: Facts): void {
-  if (mac === undefined || facts.links.has(name)) return;
-  const [found] = [...facts.links].filter(([, link]) => link.mac === mac && hasLinkType(type, link.type));
+/** A device of ours that was renamed keeps its MAC or key. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
+function undoRename({ name, mac, type, wireguard }: Link, facts: Facts): void {
+  if (facts.links.has(name)) return;
+  const isSame = (link: LinkFact): boolean =>
+    mac === undefined ? wireguard !== undefined && link.wireguard?.publicKey === wireguard.publicKey : link.mac === mac;
+  const [found] = [...facts.links].filter(([, link]) => isSame(link) && hasLinkType(type, link.type));
   if (!found) return;
   const [present, link] = found;
   facts.links.delete(present);
@@ -209,6 +222,11 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
     readLinks(facts, links.join("\n"));
   },
   fdb: readFdb,
+  wg: readWireguard,
+  keys: readPublicKeys,
+  proxies: (facts, body) => {
+    for (const [, ip, dev] of body.matchAll(/^([0-9a-f.:]+) dev (\S+) proxy/gm)) facts.proxies.add(`${ip} ${dev}`);
+  },
   routing6: (facts, body) => readRouting(facts, 6, body),
   ours6: (facts, body) => readOurRouting(facts, 6, body),
   rules4: (facts, body) => {
@@ -296,8 +314,10 @@ function readNetconf(facts: Facts, body: string): void {
   )) {
     const family = six || "4";
     if (forwarding === "off" && !isOff(family)) facts.withoutForwarding.add(`${family} ${device}`);
-    if (filter && filter in RP_FILTER) facts.sysctls.set(`net.ipv4.conf.${device}.rp_filter`, RP_FILTER[filter]!);
+    if (filter && filter in RP_FILTER) facts.sysctls.set(deviceSysctl(4, device!, "rp_filter"), RP_FILTER[filter]!);
   }
+  for (const [, device] of body.matchAll(/^inet6 (\S+) .*\bproxy_neigh on /gm))
+    facts.sysctls.set(deviceSysctl(6, device!, "proxy_ndp"), "1");
 }
 
 function readChain(facts: Facts, place: string, line: string): void {

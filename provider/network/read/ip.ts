@@ -248,15 +248,20 @@ const isOutsideMain = ({ table }: RawRoute): boolean => table !== undefined && t
 
 const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
-  dst: raw.dst,
+  dst: withPrefix(raw.dst, family),
   ...(raw.gateway && { via: raw.gateway }),
   ...(raw.dev && { dev: raw.dev }),
+  ...(raw.prefsrc && { src: raw.prefsrc }),
   ...(raw.nexthops && { nexthopDevices: raw.nexthops.flatMap(({ dev }) => dev ?? []) }),
   ...(raw.metric !== undefined && { metric: raw.metric }),
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
   ...(!isOurs(raw) && { text: formatObservedRoute(raw) }),
 });
+
+/** `ip` omits the prefix of a single address. */
+const withPrefix = (dst: string, family: Family): string =>
+  dst === "default" || dst.includes("/") ? dst : `${dst}/${addressBits(family)}`;
 
 function formatObservedRoute(raw: RawRoute): string {
   const words: (string | number | undefined | false)[][] = [

@@ -4,8 +4,11 @@ import type { DesiredState, Item } from "../model/items";
 
 const MAX_NEIGHBOURS = 3;
 
+/** On a runner the only peer, the hub, may send from everywhere. */
 const subnetsOnTunnels = (items: Item[]): Extent[] =>
   items.flatMap((item) => {
+    if (item.kind === "wgpeer")
+      return item.allowedIps.filter((range) => !range.endsWith("/0")).map((range) => parseRange(range)!);
     const isTunnel = (each: Item): boolean =>
       item.kind === "address" && each.kind === "link" && each.name === item.dev && !!each.vxlan && !each.master;
     return item.kind === "address" && items.some(isTunnel) ? [parseRange(subnetOf(item.address))!] : [];

@@ -184,6 +184,49 @@ test("two networks: overlap, equal names, devices and VNIs on one hub are refuse
   expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
 });
 
+test("the tunnel of a network cannot be changed, but a network that is replaced can have another one", async () => {
+  const network = await makeNetwork();
+  const attempt = async (more: Values): Promise<string> => {
+    const caller = { owner: owner("training"), dryRun: true, program: "main" };
+    const { failures } = await networks.check(caller, network, netInputs({ tunnel: "wireguard", ...more }));
+    return failures.map(({ property, reason }) => `${property}: ${reason}`).join();
+  };
+  expect(await attempt({})).toBe(
+    "tunnel: INPUT_INVALID: Network training has the tunnel vxlan, and the tunnel of a network cannot be changed to wireguard. Nothing was changed. Set tunnel to vxlan again, or make another network with the other tunnel and move the runners to it.",
+  );
+  expect(await attempt({ networkName: "other" })).toBe("");
+});
+
+test("networks with WireGuard that share a hub need different ports, and may have equal VNIs", async () => {
+  await makeNetwork({ tunnel: "wireguard" });
+  const other = { networkName: "b", subnets: "10.16.0.0/12/6/14", devicePrefix: "vxb", hubInterface: "b-host" };
+  const attempt = async (more: Values): Promise<string> => {
+    const caller = { owner: owner("b"), dryRun: true, program: "main" };
+    const { failures } = await networks.check(caller, undefined, netInputs({ ...other, tunnel: "wireguard", ...more }));
+    return failures[0]?.reason ?? "none";
+  };
+  expect(await attempt({})).toMatch(/^DEVICE_FOREIGN: UDP port 51820 on host 192\.0\.2\.1 .*training.* wireguardPort/);
+  expect(await attempt({ wireguardPort: 51821 })).toBe("none");
+});
+
+test("hosts make their keys in up only, and public keys are outputs", async () => {
+  const network = await makeNetwork({ tunnel: "wireguard" });
+  const news = runnerInputs(network, "a", "192.0.2.11");
+  await checked(runners, "a", news, undefined, true);
+  expect([...fleet.keys.keys()]).toEqual(["192.0.2.1"]);
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  expect([network.hubPublicKey, runner.publicKey]).toEqual([fleet.keys.get("192.0.2.1"), fleet.keys.get("192.0.2.11")]);
+  expect([...fleet.items.get("192.0.2.1")!.keys()]).toContain(`peer ${runner.publicKey} of ovlW0`);
+  expect([...fleet.items.get("192.0.2.11")!.keys()]).toContain(`peer ${network.hubPublicKey} of ovlW0`);
+
+  fleet.keys.delete("192.0.2.11");
+  const { props } = await runners.read("id", runner);
+  expect([...fleet.keys.keys()]).toEqual(["192.0.2.1"]);
+  expect(props.drift).toEqual([]);
+  await runners.delete(runner);
+  expect([...fleet.keys.keys()]).toEqual(["192.0.2.1"]);
+});
+
 test("a request for the held value, or for any value, changes nothing; a request for another value replaces", async () => {
   const network = await makeNetwork();
   const props = await makeRunner(network, "a", "192.0.2.11");

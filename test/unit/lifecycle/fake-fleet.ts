@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { OverlayError } from "../../../provider/errors";
 import type { Connection } from "../../../provider/host/connection";
 import type { Fleet } from "../../../provider/host/fleet";
@@ -20,6 +21,9 @@ export const fakeDependencies = (fleet: Fleet, pool: RunPlan): Dependencies => (
   isSignedHere: (token) => isSignedHere(token, pool.ipam),
 });
 
+/** In the form of a public key of WireGuard. */
+const testKey = (seed: string): string => createHash("sha256").update(seed).digest("base64");
+
 /** Hosts in memory: they have items and records, can be down, and record writes. */
 export class FakeFleet implements Fleet {
   readonly items = new Map<string, Map<string, Item>>();
@@ -32,6 +36,8 @@ export class FakeFleet implements Fleet {
   readonly conversations: string[] = [];
   /** Containers on the Docker network of each host. */
   readonly containers = new Map<string, Container[]>();
+  /** Public keys of hosts that have made one. */
+  readonly keys = new Map<string, string>();
   readonly #written = new Set<string>();
 
   #reach({ host }: Connection): string {
@@ -46,8 +52,10 @@ export class FakeFleet implements Fleet {
 
   ask: Fleet["ask"] = async (connection, question) => {
     const host = this.#reach(connection);
-    const { underlayIp } = await question;
-    return { underlayIp: underlayIp ?? host, underlayMtu: 1500 };
+    const { underlayIp, keyFile, makeKey } = await question;
+    if (keyFile !== undefined && makeKey) this.keys.set(host, this.keys.get(host) ?? testKey(`${host} ${keyFile}`));
+    const publicKey = keyFile === undefined ? undefined : this.keys.get(host);
+    return { underlayIp: underlayIp ?? host, underlayMtu: 1500, ...(publicKey && { publicKey }) };
   };
 
   #begin(action: string, connection: Connection): string {

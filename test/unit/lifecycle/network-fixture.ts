@@ -49,9 +49,18 @@ export async function makeNetwork(more: Values = {}): Promise<Values> {
 
 const settings = (network: Values): Values =>
   Object.fromEntries(
-    ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName", "verify"].map(
-      (k) => [k, network[k]],
-    ),
+    [
+      "networkName",
+      "subnets",
+      "tunnel",
+      "vniBase",
+      "vxlanPort",
+      "mtu",
+      "masquerade",
+      "devicePrefix",
+      "bridgeName",
+      "verify",
+    ].map((k) => [k, network[k]]),
   );
 
 export const runnerInputs = (network: Values, name: string, host: string, more: Values = {}): Values => ({

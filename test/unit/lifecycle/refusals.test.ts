@@ -1,5 +1,6 @@
 import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
+import { findSpec } from "../../../provider/ipam/shorthands";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resources } from "../../../provider/resources";
 import { ownerOf, Stage } from "./stage";
@@ -25,6 +26,14 @@ const GOOD: Record<string, Values> = {
     connection: { host: "192.0.2.1" },
   },
 };
+
+test("the tunnel's device on a runner has a fixed name with WireGuard", async () => {
+  const { settings } = (await findSpec(stage.pool.ipam, "network/training"))!.data as unknown as { settings: Values };
+  const network = { ...settings, tunnel: "wireguard" };
+  expect(await refusals("RunnerSubnet", { network, runnerDevice: "vxlan0" })).toEqual([
+    "INPUT_INVALID: runnerDevice cannot be chosen with tunnel wireguard: it is ovlW0.",
+  ]);
+});
 
 const refusals = async (type: string, news: Values): Promise<string[]> =>
   (await stage.check(type, "x", { ...GOOD[type], ...news }, undefined, true)).failures.map(({ reason }) => reason);

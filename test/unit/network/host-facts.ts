@@ -1,5 +1,6 @@
 import { sha256 } from "../../../provider/network/kinds/file";
 import { isPassRule } from "../../../provider/network/kinds/firewall";
+import { formatEndpoint } from "../../../provider/network/kinds/wireguard";
 import type { DockerNetworkFact, Facts } from "../../../provider/network/model/facts";
 import {
   type DesiredState,
@@ -7,8 +8,10 @@ import {
   type FirewallItem,
   type HostRecord,
   type Item,
+  isUnreachable,
   type Link,
   unhandledKind,
+  type WireguardPeer,
 } from "../../../provider/network/model/items";
 import { recordPath, unitPath } from "../../../provider/network/model/record";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -46,11 +49,20 @@ function put(facts: Facts, item: Item): void {
     case "link":
       facts.links.set(item.name, linkFact(item));
       return;
+    case "key":
+      facts.keys.set(item.path, item.publicKey ?? "");
+      return;
+    case "wgpeer":
+      putPeer(facts, item);
+      return;
+    case "neighbour":
+      facts.proxies.add(`${item.ip} ${item.dev}`);
+      return;
     case "address":
       facts.addresses.add(`${item.address} ${item.dev}`);
       return;
     case "route":
-      facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
+      facts.routes.push({ ...item, protocol: "183", unreachable: isUnreachable(item) });
       return;
     case "policy":
       facts.policies.add(`${item.family} ${item.from} ${item.mark} ${item.table}`);
@@ -81,6 +93,17 @@ function put(facts: Facts, item: Item): void {
   }
 }
 
+function putPeer({ links }: Facts, { dev, publicKey, allowedIps, endpoint, keepalive }: WireguardPeer): void {
+  const link = links.get(dev) ?? { type: "wireguard", mac: "", mtu: 1420, up: true };
+  link.wireguard ??= { publicKey: "", port: 0, peers: new Map() };
+  link.wireguard.peers.set(publicKey, {
+    allowedIps: [...allowedIps].sort(),
+    endpoint: formatEndpoint(endpoint),
+    keepalive,
+  });
+  links.set(dev, link);
+}
+
 function rulesOf(facts: Facts, { family, table }: FirewallItem, chain: string): string[] {
   const key = `${family} ${table} ${chain}`;
   if (!facts.chains.has(key)) facts.chains.set(key, []);
@@ -108,4 +131,7 @@ const linkFact = (link: Link) => ({
   up: true,
   ...(link.master && { master: link.master }),
   ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
+  ...(link.wireguard && {
+    wireguard: { publicKey: link.wireguard.publicKey ?? "", port: link.wireguard.port, peers: new Map() },
+  }),
 });

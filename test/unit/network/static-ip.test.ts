@@ -97,7 +97,7 @@ const PATH = {
   networkName: "training",
   cidr: "10.128.0.0/12",
   subnet: "10.128.64.0/18",
-  hubIp: "10.128.64.254",
+  nextHop: { via: "10.128.64.254", dev: "kohaku-overlay" },
   bridge: "kohaku-overlay",
 };
 
@@ -131,7 +131,12 @@ test("IPv6 answers only for a device's own addresses: the address is on the upli
   expect(lines).toContain(
     "-A OVERLAY-NAT -s 2001:db8::11/128 -p tcp -m conntrack --ctstate DNAT --ctorigdst 2001:db8::10 --ctorigdstport 80 -j MASQUERADE",
   );
-  const path = { ...PATH, cidr: "fd00:128::/40", subnet: "fd00:128:4::/46", hubIp: "fd00:128:4::fe" };
+  const path = {
+    ...PATH,
+    cidr: "fd00:128::/40",
+    subnet: "fd00:128:4::/46",
+    nextHop: { via: "fd00:128:4::fe", dev: "kohaku-overlay" },
+  };
   const back = shell(planReturn(path, six.forwards));
   expect(back).toContain("-I OVERLAY-FWD 1 -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
   expect(back).toContainEqual(expect.stringMatching(/ip -6 rule add from fd00:128:4::\/46 fwmark/));

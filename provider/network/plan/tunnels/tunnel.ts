@@ -1,4 +1,4 @@
-import type { Item } from "../../model/items";
+import type { Item, Route } from "../../model/items";
 import type { Network, Underlay } from "../hub";
 
 /**
@@ -10,12 +10,14 @@ export interface Tunnel {
   overhead(underlayIp: string): number;
   /** The device on the hub that leads to this runner. */
   hubDevice(devicePrefix: string, runnerId: number): string;
-  /** What the hub has once for all runners. */
-  planShared(network: Network, hub: Underlay): Item[];
-  /** The hub's end of one runner's tunnel, with the rules of the hub: every tunnel's record has them. */
+  /** What the hub has for all runners, in the record of the network. */
+  planHub(network: Network, hub: Underlay): Item[];
+  /** The hub's end of one runner's tunnel, in the record of the runner. */
   planHubEnd(network: Network, runnerId: number, hub: Underlay, runner: Underlay): Item[];
   /** The runner's end, with the rules of its own; bridge, addresses and rules of workloads are the same for all tunnels. */
   planRunnerEnd(network: Network, runnerId: number, device: string, hub: Underlay, runner: Underlay): Item[];
+  /** The next hop of a runner towards the hub. */
+  nextHop(network: Pick<Network, "devicePrefix" | "bridgeName">, hubIp: string): Pick<Route, "via" | "dev">;
   /** What leads packets of the overlay from the runner and its workloads to the hub. */
   planRunnerRoutes(network: Network, runnerId: number, device: string): Item[];
 }

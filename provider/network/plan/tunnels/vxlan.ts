@@ -22,7 +22,7 @@ import type { Tunnel } from "./tunnel";
 export const vxlan: Tunnel = {
   overhead: vxlanOverhead,
   hubDevice: tunnelName,
-  planShared: () => [],
+  planHub: () => [],
   planHubEnd(network, runnerId, hub, runner) {
     const name = tunnelName(network.devicePrefix, runnerId);
     const link = planLink(network, runnerId, hub, runner, {
@@ -57,10 +57,11 @@ export const vxlan: Tunnel = {
       ...planZonePeer(link.vxlan),
     ];
   },
+  nextHop: ({ bridgeName }, hubIp) => ({ via: hubIp, dev: bridgeName }),
   planRunnerRoutes: (network, runnerId) =>
     network.layouts.map((layout) => {
       const { hubIp } = runnerLayout(layout, runnerId);
-      return { kind: "route", family: layout.family, dst: layout.cidr, via: hubIp, dev: network.bridgeName };
+      return { kind: "route", family: layout.family, dst: layout.cidr, ...vxlan.nextHop(network, hubIp) };
     }),
 };
 

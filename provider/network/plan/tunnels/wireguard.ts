@@ -1,0 +1,203 @@
+import { addressBits, FAMILIES, type Family, familyOfIp } from "../../../addressing/ip";
+import { type Layout, runnerLayout } from "../../../addressing/layout";
+import { FORWARD, GUARD, ICMP_REDIRECT, INPUT, OUT, PRE, planChainRules } from "../../kinds/firewall";
+import {
+  type Item,
+  type Key,
+  type Link,
+  type Wireguard,
+  type WireguardPeer,
+  wireguardOverhead,
+} from "../../model/items";
+import { deviceSysctl, keyPath } from "../../model/record";
+import type { Network, Underlay } from "../hub";
+import {
+  acceptsOnHost,
+  layoutOfFamily,
+  planHubDeviceRules,
+  planZone,
+  planZoneDevice,
+  rejectsOnHost,
+} from "../isolation";
+import type { Tunnel } from "./tunnel";
+import { unreachableRoute } from "./unreachable";
+
+/**
+ * WireGuard: one device on the hub, of which all runners are peers, and one on each runner. It routes, and is no port of the bridge:
+ *
+ *   hub   ovlW0, peers with their subnets · .254 of each runner on hubInterface ═══ WireGuard ═══ ovlW0 │ bridge .1   runner
+ *
+ * A peer can send only from its subnets (allowed IPs), so no rule compares sources. For the workloads the hub's address .254 is on-link: the
+ * runner answers for it. Each device has an address of the overlay, and loose reverse path filtering: packets may come by it while the route
+ * back leads elsewhere. Without a device, a key or a firewall the unreachable route takes over: nothing leaves in clear.
+ */
+export const wireguard: Tunnel = {
+  overhead: wireguardOverhead,
+  hubDevice: deviceName,
+  planHub(network, hub) {
+    const dev = deviceName(network.devicePrefix);
+    return [
+      planKey(network, hub),
+      planLink(network, dev, hub, mtuOver(hub)),
+      looseFiltering(dev),
+      ...network.layouts.map(({ hubIp, family }): Item => ({ kind: "address", dev, address: hostCidr(hubIp, family) })),
+      ...planHubDeviceRules(network, dev, () => []),
+      ...dropRedirects(network, dev),
+      ...planPort(network, hub),
+      ...planZone(network),
+      ...planZoneDevice({ name: dev }),
+    ];
+  },
+  planHubEnd(network, runnerId, _hub, runner) {
+    const dev = deviceName(network.devicePrefix);
+    const ends = network.layouts.map((layout) => ({ family: layout.family, ...runnerLayout(layout, runnerId) }));
+    const subnets = ends.map(({ subnet }) => subnet);
+    return [
+      ...planPeer(network, dev, runner, subnets),
+      ...ends.flatMap(({ family, subnet, hubIp }): Item[] => [
+        { kind: "address", dev: network.hubInterface, address: hostCidr(hubIp, family) },
+        { kind: "route", family, dst: subnet, dev, src: hubIp },
+      ]),
+    ];
+  },
+  planRunnerEnd(network, runnerId, dev, hub, runner) {
+    const bridge = network.bridgeName;
+    const link = planLink(network, dev, runner, Math.min(mtuOver(hub), mtuOver(runner)));
+    return [
+      planKey(network, runner),
+      link,
+      looseFiltering(dev),
+      // The hub sends for all other runners and, for static addresses, for clients outside.
+      ...planPeer(
+        network,
+        dev,
+        hub,
+        network.layouts.map(({ family }) => ANY[family]),
+      ),
+      ...network.layouts.flatMap((layout): Item[] => {
+        const { gateway, hubIp } = runnerLayout(layout, runnerId);
+        return [
+          { kind: "address", dev, address: hostCidr(gateway, layout.family) },
+          { kind: "neighbour", dev: bridge, ip: hubIp },
+          ...(layout.family === 6
+            ? [{ kind: "sysctl" as const, key: deviceSysctl(6, bridge, "proxy_ndp"), value: "1" }]
+            : []),
+        ];
+      }),
+      ...planRunnerDeviceRules(network, runnerId, dev),
+      ...dropRedirects(network, dev),
+      ...planPort(network, runner),
+      ...planZoneDevice(link),
+    ];
+  },
+  nextHop: ({ devicePrefix }) => ({ dev: deviceName(devicePrefix) }),
+  planRunnerRoutes: (network, runnerId, dev) =>
+    network.layouts.flatMap((layout): Item[] => {
+      const { gateway, hubIp } = runnerLayout(layout, runnerId);
+      const route = { kind: "route", family: layout.family, dev, src: gateway } as const;
+      return [
+        { ...route, dst: layout.cidr },
+        { ...route, dst: hostCidr(hubIp, layout.family) },
+        unreachableRoute(layout),
+      ];
+    }),
+};
+
+/** Ids are in lower case: no runner's tunnel has this name. */
+function deviceName(prefix: string): string {
+  return `${prefix}W0`;
+}
+
+const ANY: Record<Family, string> = { 4: "0.0.0.0/0", 6: "::/0" };
+
+const hostCidr = (ip: string, family: Family): string => `${ip}/${addressBits(family)}`;
+
+const mtuOver = ({ underlayIp, underlayMtu }: Underlay): number => underlayMtu - wireguardOverhead(underlayIp);
+
+const planKey = ({ networkName }: Network, { publicKey }: Underlay): Key => ({
+  kind: "key",
+  path: keyPath(networkName),
+  ...(publicKey && { publicKey }),
+});
+
+const planLink = (
+  network: Network,
+  name: string,
+  { underlayIp, publicKey }: Underlay,
+  autoMtu: number,
+): Link & { wireguard: Wireguard } => ({
+  kind: "link",
+  name,
+  type: "wireguard",
+  mtu: network.mtu === "auto" ? autoMtu : network.mtu,
+  wireguard: {
+    port: network.wireguardPort,
+    keyFile: keyPath(network.networkName),
+    ...(publicKey && { publicKey }),
+    local: underlayIp,
+  },
+});
+
+const looseFiltering = (dev: string): Item => ({ kind: "sysctl", key: deviceSysctl(4, dev, "rp_filter"), value: "2" });
+
+/** Seconds. Both ends know each other's address, and so find each other again at once; what is between them keeps the way open. */
+const KEEPALIVE = 25;
+
+/** None while the other host has no key. */
+const planPeer = (
+  network: Network,
+  dev: string,
+  { publicKey, underlayIp }: Underlay,
+  allowedIps: string[],
+): WireguardPeer[] =>
+  publicKey === undefined
+    ? []
+    : [
+        {
+          kind: "wgpeer",
+          dev,
+          publicKey,
+          allowedIps,
+          endpoint: { ip: underlayIp, port: network.wireguardPort },
+          keepalive: KEEPALIVE,
+        },
+      ];
+
+/** From any host: WireGuard answers only to peers, and one behind NAT has another address than its own. */
+function planPort({ wireguardPort }: Network, { underlayIp }: Underlay): Item[] {
+  const family = familyOfIp(underlayIp);
+  const rule = `rule family="ipv${family}" source address="${ANY[family]}" port port="${wireguardPort}" protocol="udp" accept`;
+  return [
+    ...planChainRules(INPUT, family, [`-p udp -m udp --dport ${wireguardPort} -j ACCEPT`]),
+    { kind: "zone", rule, underlay: underlayIp },
+  ];
+}
+
+/** What leaves by the device on which it came is no reason to name another gateway. */
+const dropRedirects = ({ layouts }: Network, dev: string): Item[] =>
+  layouts.flatMap(({ family }) => planChainRules(OUT, family, [`-o ${dev} ${ICMP_REDIRECT[family]} -j DROP`]));
+
+/** Between a runner's workloads and the hub, and from the overlay to what the runner itself offers; nothing else passes the device. */
+function planRunnerDeviceRules(network: Network, runnerId: number, dev: string): Item[] {
+  const rulesOf = (layout: Layout): Item[] => {
+    const { family, cidr } = layout;
+    const { subnet } = runnerLayout(layout, runnerId);
+    const sent = `-s ${subnet} -i ${network.bridgeName} -o ${dev}`;
+    const received = `-d ${subnet} -i ${dev} -o ${network.bridgeName}`;
+    return [
+      ...planChainRules(GUARD, family, [
+        `${sent} -j RETURN`,
+        `${received} -j RETURN`,
+        `-i ${dev} -j DROP`,
+        `-o ${dev} -j DROP`,
+      ]),
+      ...planChainRules(FORWARD, family, [`${sent} -j ACCEPT`, `${received} -j ACCEPT`]),
+      ...planChainRules(INPUT, family, acceptsOnHost(network.hostAccess, family, cidr, dev)),
+      ...rejectsOnHost(network.hostAccess, family, dev),
+    ];
+  };
+  return FAMILIES.flatMap((family) => {
+    const layout = layoutOfFamily(network, family);
+    return layout ? rulesOf(layout) : planChainRules(PRE, family, [`-i ${dev} -j DROP`]);
+  });
+}

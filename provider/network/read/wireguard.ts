@@ -1,0 +1,61 @@
+import type { Facts, PeerFact, WireguardFact } from "../model/facts";
+import { keyPath, publicKey } from "../model/record";
+
+/**
+ * What `wg` prints about a host. It prints private keys with `dump` and `showconf` alone, which are not used. A device whose process does not
+ * answer is not among them. `wg show all endpoints` omits the device from all lines but the first.
+ */
+const FIELDS = ["public-key", "listen-port", "allowed-ips", "endpoints", "persistent-keepalive"] as const;
+
+export const WIREGUARD_SCRIPT = [
+  "if command -v wg >/dev/null; then echo '@@ wg'",
+  `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; done`,
+  `echo '@@ keys'; for f in ${keyPath("*")}; do [ ! -f "$f" ] || echo "$f $(wg pubkey <"$f" 2>/dev/null)"; done`,
+  "echo '@@ proxies'; ip neigh show proxy",
+  "fi",
+].join("\n");
+
+/** Prints `wireguard` unless a device of it can be made here. */
+export const wireguardRequirement =
+  "{ command -v wg >/dev/null && { [ -e /sys/module/wireguard ] || { ip link add ovprobe type wireguard 2>/dev/null && ip link del ovprobe; } || { command -v wireguard-go >/dev/null && [ -c /dev/net/tun ]; }; }; } || echo wireguard";
+
+/** `= DEVICE FIELD`, then the value of the device, or a line for each peer. */
+export function readWireguard(facts: Facts, body: string): void {
+  let [device, field] = ["", ""];
+  for (const line of body.split("\n")) {
+    const header = /^= (\S+) (\S+)$/.exec(line);
+    if (header) [device, field] = [header[1]!, header[2]!];
+    else readLine(facts, device, field, line.split("\t"));
+  }
+}
+
+function readLine(facts: Facts, device: string, field: string, [first = "", second = ""]: string[]): void {
+  const link = facts.links.get(device);
+  if (!link) return;
+  link.wireguard ??= { publicKey: "", port: 0, peers: new Map() };
+  if (field === "public-key") link.wireguard.publicKey = publicKey.safeParse(first).data ?? "(none)";
+  else if (field === "listen-port") link.wireguard.port = Number(first);
+  else if (publicKey.safeParse(first).success) readPeer(peerOf(link.wireguard, first), field, second);
+}
+
+function peerOf({ peers }: WireguardFact, key: string): PeerFact {
+  const peer = peers.get(key) ?? { allowedIps: [], keepalive: 0 };
+  peers.set(key, peer);
+  return peer;
+}
+
+function readPeer(peer: PeerFact, field: string, text: string): void {
+  if (field === "allowed-ips")
+    peer.allowedIps = text
+      .split(" ")
+      .filter((range) => /^[0-9a-f.:]+\/\d+$/.test(range))
+      .sort();
+  else if (field === "endpoints" && /^(\[[0-9a-f.:]+\]|[0-9.]+):\d+$/.test(text)) peer.endpoint = text;
+  else if (field === "persistent-keepalive") peer.keepalive = text === "off" ? 0 : Number(text);
+}
+
+/** `FILE PUBLIC-KEY`, without the latter if the file is no key. */
+export function readPublicKeys(facts: Facts, body: string): void {
+  for (const [, path, key = ""] of body.matchAll(/^(\/var\/lib\/overlay\/[^/ ]+\/tunnel\.key) ?(\S*)$/gm))
+    facts.keys.set(path!, publicKey.safeParse(key).data ?? "");
+}
