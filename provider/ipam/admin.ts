@@ -120,10 +120,10 @@ export class Webhooks {
 }
 
 const readDocuments = (session: Session, kind: DocumentKind): Promise<{ key: string; value: string }[]> =>
-  session.read([{ of: "documents", kind }], (state) => state.documentsOf(kind));
+  session.find([{ of: "documents", kind }], (state) => state.documentsOf(kind));
 
 const readDocument = (session: Session, kind: DocumentKind, key: string): Promise<string | undefined> =>
-  session.read([{ of: "documents", kind }], (state) => state.document(kind, key));
+  session.find([{ of: "documents", kind }], (state) => state.document(kind, key));
 
 /** Replaces a text; undefined removes it. Returns what is there afterwards. */
 async function changeDocument<T extends string | undefined>(

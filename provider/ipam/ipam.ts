@@ -35,6 +35,7 @@ import type {
   StoreIdentity,
   StoreInfo,
   TokenClaims,
+  Usage,
 } from "./types";
 
 /** An up needs its offers only from its check to its claim. Seconds. */
@@ -153,20 +154,22 @@ export class LocalIpam implements Store {
   find(by: LeaseSelector): Promise<Lease | undefined> {
     const session = this.#session;
     if ("program" in by)
-      return session.read([{ of: "offersOf", owner: by.owner }], (state) =>
+      return session.find([{ of: "offersOf", owner: by.owner }], (state) =>
         queries.findOfferOf(state, by.owner, by.program),
       );
     if (!("pool" in by))
-      return session.read([{ of: "name", name: by.name }], (state) => queries.findByName(state, by.name));
+      return session.find([{ of: "name", name: by.name }], (state) => queries.findByName(state, by.name));
     if ("endedUid" in by)
-      return session.read([{ of: "lease", uid: by.endedUid }], (state) =>
+      return session.find([{ of: "lease", uid: by.endedUid }], (state) =>
         queries.findEnded(state, by.pool, by.endedUid),
       );
-    return session.read([{ of: "pool", name: by.pool }], (state) => queries.find(state, by.pool, by));
+    return session.find([{ of: "pool", name: by.pool }], (state) => queries.find(state, by.pool, by));
   }
 
   leases(pool: string, filter: LeaseFilter = {}): Promise<Lease[]> {
-    return this.#session.read([{ of: "pool", name: pool }], (state) => queries.listLeases(state, pool, filter));
+    const list = (state: State) => queries.listLeases(state, pool, filter);
+    const found: Query[] = [{ of: "pool", name: pool }];
+    return filter.owner === undefined ? this.#session.read(found, list) : this.#session.find(found, list);
   }
 
   pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
@@ -177,10 +180,10 @@ export class LocalIpam implements Store {
     }
     if ("name" in selector) {
       const { name, withUsage } = selector;
-      return session.read([{ of: "pool", name }], (state) => {
-        const spec = specOf(state, name);
-        return spec ? [{ spec, ...(withUsage && { usage: queries.usage(state, name)! }) }] : [];
-      });
+      const found: Query[] = [{ of: "pool", name }];
+      const toInfo = (spec: PoolSpec | undefined, usage?: Usage) => (spec ? [{ spec, ...(usage && { usage }) }] : []);
+      if (!withUsage) return session.find(found, (state) => toInfo(specOf(state, name)));
+      return session.read(found, (state) => toInfo(specOf(state, name), queries.usage(state, name)));
     }
     const { prefix = "", withUsage, ...page } = selector;
     return session.read([], (state) =>

@@ -1,7 +1,7 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { isOverlayError } from "../errors";
-import type { Commit, Engine } from "./store/store";
-import { type Decided, type Guard, type Outcome, transact, type Work } from "./store/transact";
+import type { Commit } from "./store/store";
+import type { Decided, Outcome, Work } from "./store/transact";
 
 interface Member {
   work: Work;
@@ -12,49 +12,53 @@ interface Member {
 /** Requests that share a transaction at most: the last should not wait too long for the first. */
 const BATCH = 64;
 
-/** Group commit: requests of this process that wait at the same time share one transaction and one write to disk. */
+export interface QueueOptions {
+  /** Runs requests in one transaction. */
+  execute(works: Work[]): Promise<Decided>;
+  /** Requests that share a transaction at most; default: 64. */
+  maxBatch?: number | undefined;
+  /** Transactions at once. */
+  transactions: number;
+}
+
+/** Requests of this process that wait at the same time share one transaction: group commit, and the same for reads. */
 export class Queue {
   readonly #waiting: Member[] = [];
-  #running: Promise<void> | undefined;
+  readonly #running = new Set<Promise<void>>();
 
-  constructor(
-    private readonly engine: Engine,
-    private readonly guard: Guard,
-    private readonly onDone: (decided: Decided, milliseconds: number) => void,
-  ) {}
+  constructor(private readonly options: QueueOptions) {}
 
   add<T>(work: Work<T>): Promise<[value: T, commit: Commit | undefined]> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ work, resolve, reject } as Member);
-      this.#running ??= this.#run().finally(() => {
-        this.#running = undefined;
-      });
+      // Later ones join it.
+      if (this.#waiting.length > 1 || this.#running.size === this.options.transactions) return;
+      const run: Promise<void> = this.#run().finally(() => this.#running.delete(run));
+      this.#running.add(run);
     });
   }
 
   async idle(): Promise<void> {
-    while (this.#running) await this.#running;
+    while (this.#running.size > 0) await Promise.all(this.#running);
   }
 
   async #run(): Promise<void> {
     for (;;) {
       // Requests that are added in the same turn of the event loop join the batch.
       await nextTurn();
-      const batch = this.#waiting.splice(0, Math.min(BATCH, this.engine.maxBatch ?? BATCH));
+      const batch = this.#waiting.splice(0, Math.min(BATCH, this.options.maxBatch ?? BATCH));
       if (batch.length === 0) return;
-      await this.#commit(batch);
+      await this.#execute(batch);
     }
   }
 
-  async #commit(batch: Member[]): Promise<void> {
+  async #execute(batch: Member[]): Promise<void> {
     const works = batch.map(({ work }) => work);
-    const started = performance.now();
-    const decided = await transact(this.engine, works, this.guard).catch(
-      (error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }),
-    );
-    this.onDone(decided, performance.now() - started);
+    const decided = await this.options
+      .execute(works)
+      .catch((error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }));
     if (batch.length > 1 && decided.outcomes.every(isUnstorable)) {
-      for (const member of batch) await this.#commit([member]);
+      for (const member of batch) await this.#execute([member]);
       return;
     }
     for (const [i, { resolve, reject }] of batch.entries()) {

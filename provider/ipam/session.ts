@@ -4,7 +4,7 @@ import { epochOf, findSeen } from "./identity";
 import { mustBeOpen } from "./move";
 import { Queue } from "./queue";
 import type { Commit, Engine, Head, Query, Rows } from "./store/store";
-import { type Check, type Guard, view, type Work } from "./store/transact";
+import { type Check, type Decided, type Guard, type Outcome, transact, view, type Work } from "./store/transact";
 import type { LoggedEvent, StoreIdentity } from "./types";
 
 /** What metrics count in a process that serves a pool. */
@@ -40,9 +40,13 @@ export interface IpamSettings {
   allowMoved?: boolean | undefined;
 }
 
+/** Transactions at once that read. */
+const READS = 3;
+
 /** What all sessions on one engine share. */
 class Core implements Guard {
-  readonly queue: Queue;
+  readonly writes: Queue;
+  readonly reads: Queue;
   /** The version of the newest commit of this process: a store without it has lost commits. */
   #seen: StoreIdentity | undefined;
   /** The newest epoch in which the store was found to have it; in the same epoch it still has. */
@@ -52,10 +56,20 @@ class Core implements Guard {
     readonly engine: Engine,
     private readonly settings: IpamSettings,
   ) {
-    this.queue = new Queue(engine, this, ({ commit }, milliseconds) => {
-      settings.observer?.transaction?.("write", milliseconds / 1000);
-      if (commit && commit.events.length > 0) settings.observer?.committed?.(commit.events);
-    });
+    const execute = (works: Work[]) => this.#commit(works);
+    this.writes = new Queue({ execute, maxBatch: engine.maxBatch, transactions: 1 });
+    this.reads = new Queue({ execute: (works) => view(engine, works, this), transactions: READS });
+  }
+
+  async #commit(works: Work[]): Promise<Decided> {
+    const { observer } = this.settings;
+    const started = performance.now();
+    const decided = await transact(this.engine, works, this).finally(() =>
+      observer?.transaction?.("write", (performance.now() - started) / 1000),
+    );
+    const { events = [] } = decided.commit ?? {};
+    if (events.length > 0) observer?.committed?.(events);
+    return decided;
   }
 
   newCheck(): Check {
@@ -130,21 +144,31 @@ export class Session {
     offerTtl?: number,
   ): Promise<[value: T, commit: Commit | undefined]> {
     const work: Work<T> = { locks: [...new Set(locks)], queries: found, terms: this.#terms(offerTtl), decide };
-    return this.#observed(this.#core.queue.add(work));
+    return this.#observed(this.#core.writes.add(work));
   }
 
-  read<T>(found: Query[], answer: (state: State, head: Head, rows: Rows) => T): Promise<T> {
+  /** Answers from any number of rows; `rows` are those of the queries. */
+  read<T>(queries: Query[], decide: (state: State, head: Head, rows: Rows) => T): Promise<T> {
+    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide };
+    return this.#timed(view(this.engine, [work], this.#core).then(({ outcomes }) => toValue<T>(outcomes[0]!)));
+  }
+
+  /** Answers from a few rows, in a transaction with others that wait. */
+  find<T>(queries: Query[], decide: (state: State) => T): Promise<T> {
+    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide };
+    return this.#timed(this.#core.reads.add(work).then(([value]) => value));
+  }
+
+  #timed<T>(read: Promise<T>): Promise<T> {
     const started = performance.now();
-    const read = view(this.engine, found, this.#terms(), this.#core, answer).finally(() =>
-      this.settings.observer?.transaction?.("read", (performance.now() - started) / 1000),
-    );
-    return this.#observed(read);
+    const { observer } = this.settings;
+    return this.#observed(read.finally(() => observer?.transaction?.("read", (performance.now() - started) / 1000)));
   }
 
   /** Only the first session closes the engine. */
   async end(): Promise<void> {
     if (this.isSecond) return;
-    await this.#core.queue.idle();
+    await Promise.all([this.#core.reads.idle(), this.#core.writes.idle()]);
     await this.engine.close();
   }
 
@@ -159,4 +183,9 @@ export class Session {
       throw error;
     });
   }
+}
+
+function toValue<T>(outcome: Outcome): T {
+  if ("error" in outcome) throw outcome.error;
+  return outcome.value as T;
 }

@@ -20,7 +20,8 @@ export interface Work<T = unknown> {
   /** Rows to load at once. A decision that needs others gets them, too, with another round trip. */
   queries: Query[];
   terms: Terms;
-  decide(state: State, head: Head): T;
+  /** `rows`: the answer to the queries of the whole batch. */
+  decide(state: State, head: Head, rows: Rows): T;
 }
 
 export type Outcome = { value: unknown } | { error: unknown };
@@ -96,7 +97,7 @@ function decideHere(tx: Transaction, queries: Query[], batch: Work[], check: Che
     now(check.run(tx, true));
     const state = new State(tx.now, "all", (query) => now(tx.load([query])));
     state.absorb(queries, tx.rows);
-    const outcomes = decideAll(state, tx.head, batch);
+    const outcomes = decideAll(state, tx, batch);
     const changes = changesOf(state);
     if (!changes) {
       now(tx.rollBack());
@@ -125,7 +126,7 @@ async function decideOnServer(
     const state = new State(tx.now, locks);
     state.absorb([...queries, ...[...locks].map((name): Query => ({ of: "pool", name }))], tx.rows);
     for (;;) {
-      const outcomes = decideAll(state, tx.head, batch);
+      const outcomes = decideAll(state, tx, batch);
       if (state.missingLocks.length > 0) {
         for (const name of state.missingLocks) locks.add(name);
         await tx.rollBack();
@@ -151,12 +152,12 @@ async function decideOnServer(
   }
 }
 
-function decideAll(state: State, head: Head, batch: Work[]): Outcome[] {
+function decideAll(state: State, { head, rows }: Transaction, batch: Work[]): Outcome[] {
   return batch.map((work): Outcome => {
     state.terms = work.terms;
     const mark = state.mark;
     try {
-      return { value: work.decide(state, head) };
+      return { value: work.decide(state, head, rows) };
     } catch (error) {
       state.rollBack(mark);
       return { error };
@@ -171,20 +172,12 @@ function changesOf(state: State) {
   return rows || free.cleared.length > 0 || events.length > 0 || changes.head ? changes : undefined;
 }
 
-type Answer<T> = (state: State, head: Head, rows: Rows) => T;
-
-/** Reads rows of one moment and answers from them; nothing is locked or written. */
-export async function view<T>(
-  engine: Engine,
-  queries: Query[],
-  terms: Terms,
-  guard: Guard,
-  answer: Answer<T>,
-): Promise<T> {
+/** Reads rows of one moment and answers from them; nothing is locked or written. No answer sees what another has changed in its state. */
+export async function view(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
   const deadline = Date.now() + PATIENCE_MS;
   for (let pause = 2; ; pause = Math.min(2 * pause, 500)) {
     try {
-      return await viewOnce(engine, queries, terms, guard, answer);
+      return { outcomes: await viewOnce(engine, batch, guard) };
     } catch (error) {
       if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
         throw explain(engine, error);
@@ -194,46 +187,47 @@ export async function view<T>(
   }
 }
 
-function viewOnce<T>(engine: Engine, given: Query[], terms: Terms, guard: Guard, answer: Answer<T>): Awaitable<T> {
+function viewOnce(engine: Engine, batch: Work[], guard: Guard): Awaitable<Outcome[]> {
   const check = guard.newCheck();
-  const queries = distinct(given);
+  const queries = distinct(batch.flatMap((work) => work.queries));
   const begun = engine.begin(queries);
-  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, terms, check, answer));
+  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, batch, check));
   try {
     now(check.run(begun, false));
     const state = new State(begun.now, "all", (query) => now(begun.load([query])));
-    state.terms = terms;
     state.absorb(queries, begun.rows);
-    return answer(state, begun.head, begun.rows);
+    return batch.map((work) => answer(state, begun, work)!);
   } finally {
     now(begun.rollBack());
   }
 }
 
-async function viewOnServer<T>(
-  tx: Transaction,
-  queries: Query[],
-  terms: Terms,
-  check: Check,
-  answer: Answer<T>,
-): Promise<T> {
+async function viewOnServer(tx: Transaction, queries: Query[], batch: Work[], check: Check): Promise<Outcome[]> {
   try {
     await check.run(tx, false);
     const state = new State(tx.now, "all");
-    state.terms = terms;
     state.absorb(queries, tx.rows);
+    const outcomes: (Outcome | undefined)[] = [];
     for (;;) {
-      try {
-        return answer(state, tx.head, tx.rows);
-      } catch (error) {
-        if (!isMissing(error)) throw error;
-      }
+      for (const [i, work] of batch.entries()) outcomes[i] ??= answer(state, tx, work);
       const missing = distinct(state.missing.splice(0));
-      state.rollBack(0);
+      if (missing.length === 0) return outcomes as Outcome[];
       state.absorb(missing, await tx.load(missing));
     }
   } finally {
     await tx.rollBack();
+  }
+}
+
+/** undefined: rows are missing. */
+function answer(state: State, { head, rows }: Transaction, work: Work): Outcome | undefined {
+  state.terms = work.terms;
+  try {
+    return { value: work.decide(state, head, rows) };
+  } catch (error) {
+    return isMissing(error) ? undefined : { error };
+  } finally {
+    state.rollBack(0);
   }
 }
 
