@@ -1,6 +1,5 @@
 import { OverlayError } from "../../errors";
-import { isLocalHost } from "../store/server-host";
-import { fileNamed } from "../store/url-file";
+import { fileNamed, isLocalHost } from "../store/server-url";
 
 /** A service that does the operations on a store. */
 export interface ServiceAddress {

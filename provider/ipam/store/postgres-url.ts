@@ -1,8 +1,7 @@
 import type { ConnectionOptions } from "node:tls";
 import type { PoolConfig } from "pg";
 import { OverlayError } from "../../errors";
-import { isLocalHost } from "./server-host";
-import { fileNamed } from "./url-file";
+import { fileNamed, isLocalHost } from "./server-url";
 
 export interface Address {
   /** `HOST:PORT/DATABASE`, for messages. */

@@ -1,10 +1,9 @@
-import type { Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Pool, type PoolClient, type PoolConfig, type QueryConfig, type QueryResult, types } from "pg";
+import { Pool, type QueryResult } from "pg";
 import { isOverlayError, OverlayError } from "../../errors";
 import type { LoggedEvent } from "../types";
 import { headAhead, judgeClock, machineTime, serverLeapt } from "./clock";
-import { translateError } from "./postgres-errors";
+import { CONNECTIONS, Connection, PLANS, translateError } from "./postgres-connection";
 import { type Named, Statements } from "./postgres-queries";
 import { ensureTables, prefixOf } from "./postgres-schema";
 import { type Address, parsePostgresUrl } from "./postgres-url";
@@ -58,31 +57,6 @@ export async function openPostgres(url: string, options: PostgresOptions = {}): 
     throw error instanceof StoreUnavailable ? error.cause : error;
   }
 }
-
-/** Read as text: decoded with the rows. */
-const RAW: ReadonlySet<number> = new Set([types.builtins.INT8, types.builtins.JSON, types.builtins.NUMERIC]);
-
-const CONNECTIONS: PoolConfig & { pipeline: boolean } = {
-  max: 4,
-  application_name: "pulumi-overlay",
-  // For servers that disappear without closing the connection.
-  query_timeout: 10_000,
-  keepAlive: true,
-  allowExitOnIdle: true,
-  // Statements are sent without waiting for earlier answers.
-  pipeline: true,
-  types: {
-    getTypeParser: ((oid: number, format?: "text") =>
-      RAW.has(oid) ? (text: string) => text : types.getTypeParser(oid, format)) as typeof types.getTypeParser,
-  },
-};
-
-/**
- * Our statements have one good plan, whatever their values, and however few rows there are: seeks in indexes. Without this they would be
- * planned each time, or read whole tables.
- */
-export const PLANS = `SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
-  SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off`;
 
 const LOCK_TIMEOUT_MS = 5000;
 /** The server ends the transaction of a process that sleeps in it. */
@@ -221,47 +195,6 @@ class Lookup {
       });
     });
     return found.rows;
-  }
-}
-
-class Connection {
-  #isReleased = false;
-
-  constructor(
-    private readonly client: PoolClient,
-    private readonly address: Address,
-  ) {}
-
-  /** Sends all of them at once. Throws the first error, after the last answer. */
-  async send(statements: QueryConfig[]): Promise<QueryResult[]> {
-    const { stream } = (this.client as PoolClient & { connection: { stream: Writable } }).connection;
-    // As one write: else each statement is a system call, and a packet.
-    stream.cork();
-    const sent = Promise.allSettled(statements.map((statement) => this.client.query(statement)));
-    stream.uncork();
-    const answers = await sent;
-    const failed = answers.find((answer) => answer.status === "rejected");
-    if (failed) throw translateError(failed.reason, this.address);
-    return answers.map((answer) => (answer as PromiseFulfilledResult<QueryResult>).value);
-  }
-
-  /** Ends its transaction, if there is one. Never fails: a connection that cannot is closed. */
-  release(): void {
-    if (this.#isReleased) return;
-    this.#isReleased = true;
-    const { client } = this;
-    if (client.getTransactionStatus() === "I") client.release();
-    else
-      client.query("ROLLBACK").then(
-        () => client.release(),
-        () => client.release(true),
-      );
-  }
-
-  /** Without another word: it may be broken. */
-  drop(): void {
-    if (!this.#isReleased) this.client.release(true);
-    this.#isReleased = true;
   }
 }
 

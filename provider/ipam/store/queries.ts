@@ -12,7 +12,7 @@ export interface Statement {
   parameters: Record<string, "text" | "bigint">;
   table: Table;
   /** The order of the answer. */
-  order?: string;
+  order: string | undefined;
 }
 
 /** A statement with values for its parameters, in their order. */
@@ -24,189 +24,117 @@ export interface Ask {
   query: Query;
 }
 
-const [TEXT, NUMBER] = ["text", "bigint"] as const;
+/** Parameters that are numbers; the others are text. */
+const NUMBERS = ["limit", "now", "before", "version", "since", "afterId"];
 
-const statement = (table: Table, parameters: Statement["parameters"], text: string, order?: string): Statement => ({
-  table,
-  parameters,
-  text,
-  ...(order !== undefined && { order }),
-});
+function select(table: Table, from: string, order?: string): Statement {
+  const names = from.match(/(?<=:)\w+/g) ?? [];
+  const parameters = names.map((name) => [name, NUMBERS.includes(name) ? "bigint" : "text"] as const);
+  const text = `SELECT {${table.name}.*} FROM ${from}`;
+  return { table, text, parameters: Object.fromEntries(parameters), order };
+}
 
-const inPool = { pool: TEXT };
-const inPoolLimited = { ...inPool, limit: NUMBER };
-const POSITION = "{lease} AS lease WHERE pool = :pool AND position > :after";
+const LEASES = "{lease} AS lease";
+const OFFERS = "{offer} AS offer";
+const POSITION = `${LEASES} WHERE pool = :pool AND position > :after`;
 
 const STATEMENTS = {
-  pool: statement(pools, { name: TEXT }, "SELECT {pool.*} FROM {pool} AS pool WHERE name = :name"),
-  pools: statement(
+  pool: select(pools, "{pool} AS pool WHERE name = :name"),
+  pools: select(
     pools,
-    { prefix: TEXT, until: TEXT, after: TEXT, limit: NUMBER },
-    `SELECT {pool.*} FROM {pool} AS pool
-    WHERE name >= :prefix AND name < :until AND name > :after AND spec IS NOT NULL ORDER BY name LIMIT :limit`,
+    `{pool} AS pool WHERE name >= :prefix AND name < :until AND name > :after AND spec IS NOT NULL
+    ORDER BY name LIMIT :limit`,
     "name",
   ),
-  activePools: statement(
+  activePools: select(
     pools,
-    { prefix: TEXT, until: TEXT, now: NUMBER },
-    `SELECT {pool.*} FROM {pool} AS pool WHERE name >= :prefix AND name < :until AND (resting > 0
-      OR (SELECT min(due_at) FROM {lease} AS lease WHERE pool = pool.name AND due_at IS NOT NULL) < :now
-      OR (SELECT max(expires_at) FROM {offer} AS offer WHERE pool = pool.name) >= :now)`,
+    `{pool} AS pool WHERE name >= :prefix AND name < :until AND (resting > 0
+      OR (SELECT min(due_at) FROM ${LEASES} WHERE pool = pool.name AND due_at IS NOT NULL) < :now
+      OR (SELECT max(expires_at) FROM ${OFFERS} WHERE pool = pool.name) >= :now)`,
   ),
-  lease: statement(leases, { uid: TEXT }, "SELECT {lease.*} FROM {lease} AS lease WHERE uid = :uid"),
-  owner: statement(
-    leases,
-    { ...inPool, owner: TEXT },
-    "SELECT {lease.*} FROM {lease} AS lease WHERE owner = :owner AND pool = :pool",
-  ),
-  name: statement(
-    leases,
-    { name: TEXT },
-    "SELECT {lease.*} FROM {lease_name} AS held JOIN {lease} AS lease ON lease.uid = held.uid WHERE held.name = :name",
-  ),
+  lease: select(leases, `${LEASES} WHERE uid = :uid`),
+  owner: select(leases, `${LEASES} WHERE owner = :owner AND pool = :pool`),
+  name: select(leases, `{lease_name} AS held JOIN ${LEASES} ON lease.uid = held.uid WHERE held.name = :name`),
   // Ranges do not overlap, but for equal ones that are shared: those that end in the range, and the next ones if they begin in it.
-  values: statement(
+  values: select(
     leases,
-    { ...inPool, first: TEXT, last: TEXT },
-    `SELECT {lease.*} FROM (
+    `(
       SELECT uid FROM {lease_range} AS inner_range WHERE pool = :pool AND last >= :first AND last <= :last
       UNION
       SELECT uid FROM {lease_range} AS next_range WHERE pool = :pool AND first <= :last
         AND last = (SELECT min(last) FROM {lease_range} AS later_range WHERE pool = :pool AND last > :last)
-    ) AS found JOIN {lease} AS lease ON lease.uid = found.uid`,
+    ) AS found JOIN ${LEASES} ON lease.uid = found.uid`,
   ),
-  ports: statement(
+  ports: select(
     leases,
-    { ...inPool, value: TEXT, port: TEXT },
-    `SELECT {lease.*} FROM {lease_port} AS used JOIN {lease} AS lease ON lease.uid = used.uid
+    `{lease_port} AS used JOIN ${LEASES} ON lease.uid = used.uid
     WHERE used.pool = :pool AND used.value = :value AND used.port = :port`,
   ),
-  sharers: statement(
+  sharers: select(
     leases,
-    { ...inPool, key: TEXT },
-    `SELECT {lease.*} FROM (SELECT DISTINCT uid FROM {lease_range} AS shared WHERE pool = :pool AND shared_as = :key) AS found
-    JOIN {lease} AS lease ON lease.uid = found.uid`,
+    `(SELECT DISTINCT uid FROM {lease_range} AS shared WHERE pool = :pool AND shared_as = :key) AS found
+    JOIN ${LEASES} ON lease.uid = found.uid`,
   ),
-  due: statement(
-    leases,
-    { ...inPoolLimited, now: NUMBER },
-    "SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND due_at <= :now ORDER BY due_at LIMIT :limit",
-  ),
-  resting: statement(
-    leases,
-    inPoolLimited,
-    `SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND resting IS NOT NULL ORDER BY ended_at LIMIT :limit`,
-  ),
-  idle: statement(
-    leases,
-    inPoolLimited,
-    `SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND ended_at IS NULL ORDER BY last_seen LIMIT :limit`,
-  ),
+  due: select(leases, `${LEASES} WHERE pool = :pool AND due_at <= :now ORDER BY due_at LIMIT :limit`),
+  resting: select(leases, `${LEASES} WHERE pool = :pool AND resting IS NOT NULL ORDER BY ended_at LIMIT :limit`),
+  idle: select(leases, `${LEASES} WHERE pool = :pool AND ended_at IS NULL ORDER BY last_seen LIMIT :limit`),
   // Up to the position of the last one, so that leases with equal positions are not parted.
-  page: statement(
+  page: select(
     leases,
-    { ...inPoolLimited, after: TEXT },
-    `SELECT {lease.*} FROM ${POSITION}
+    `${POSITION}
       AND position <= coalesce((SELECT position FROM ${POSITION} ORDER BY position LIMIT 1 OFFSET :limit - 1), 'g')
     ORDER BY position`,
   ),
-  parents: statement(
-    leases,
-    inPool,
-    "SELECT {lease.*} FROM {lease} AS lease WHERE pool = :pool AND ended_at IS NULL AND child_pool IS NOT NULL",
-  ),
-  free: statement(
+  parents: select(leases, `${LEASES} WHERE pool = :pool AND ended_at IS NULL AND child_pool IS NOT NULL`),
+  free: select(
     freeRanges,
-    { ...inPoolLimited, zone: TEXT, from: TEXT },
-    `SELECT {free_range.*} FROM {free_range} AS free_range WHERE pool = :pool AND zone = :zone AND last >= :from
-    ORDER BY last LIMIT :limit`,
+    "{free_range} AS free_range WHERE pool = :pool AND zone = :zone AND last >= :from ORDER BY last LIMIT :limit",
     "last",
   ),
-  offersOf: statement(offers, { owner: TEXT }, "SELECT {offer.*} FROM {offer} AS offer WHERE owner = :owner"),
-  offersIn: statement(
+  offersOf: select(offers, `${OFFERS} WHERE owner = :owner`),
+  offersIn: select(offers, `${OFFERS} WHERE pool = :pool AND expires_at >= :now`),
+  offersNamed: select(
     offers,
-    { ...inPool, now: NUMBER },
-    "SELECT {offer.*} FROM {offer} AS offer WHERE pool = :pool AND expires_at >= :now",
-  ),
-  offersNamed: statement(
-    offers,
-    { name: TEXT, now: NUMBER },
-    `SELECT {offer.*} FROM {offer_name} AS shown JOIN {offer} AS offer ON offer.owner = shown.owner AND offer.program = shown.program
+    `{offer_name} AS shown JOIN ${OFFERS} ON offer.owner = shown.owner AND offer.program = shown.program
     WHERE shown.name = :name AND expires_at >= :now`,
   ),
-  offersOfPool: statement(
+  offersOfPool: select(offers, `${OFFERS} WHERE child_name = :name AND expires_at >= :now`),
+  offersWithPool: select(
     offers,
-    { name: TEXT, now: NUMBER },
-    "SELECT {offer.*} FROM {offer} AS offer WHERE child_name = :name AND expires_at >= :now",
+    `${OFFERS} WHERE child_name >= :prefix AND child_name < :until AND expires_at >= :now ORDER BY child_name`,
   ),
-  offersWithPool: statement(
-    offers,
-    { prefix: TEXT, until: TEXT, now: NUMBER },
-    `SELECT {offer.*} FROM {offer} AS offer
-    WHERE child_name >= :prefix AND child_name < :until AND expires_at >= :now ORDER BY child_name`,
-  ),
-  pastLeases: statement(
-    leases,
-    { before: NUMBER, limit: NUMBER },
-    "SELECT {lease.*} FROM {lease} AS lease WHERE ended_at < :before ORDER BY ended_at LIMIT :limit",
-  ),
-  pastOffers: statement(
-    offers,
-    { before: NUMBER, limit: NUMBER },
-    "SELECT {offer.*} FROM {offer} AS offer WHERE expires_at < :before ORDER BY expires_at LIMIT :limit",
-  ),
-  epoch: statement(
-    epochs,
-    { version: NUMBER },
-    "SELECT {epoch.*} FROM {epoch} AS epoch WHERE first <= :version ORDER BY first DESC LIMIT 1",
-  ),
-  documents: statement(
-    documents,
-    { kind: TEXT },
-    "SELECT {document.*} FROM {document} AS document WHERE kind = :kind ORDER BY key",
-    "key",
-  ),
-  secrets: statement(
-    secrets,
-    { kind: TEXT },
-    "SELECT {secret.*} FROM {secret} AS secret WHERE :kind = 'secret' ORDER BY key",
-    "key",
-  ),
-  events: statement(
+  pastLeases: select(leases, `${LEASES} WHERE ended_at < :before ORDER BY ended_at LIMIT :limit`),
+  pastOffers: select(offers, `${OFFERS} WHERE expires_at < :before ORDER BY expires_at LIMIT :limit`),
+  epoch: select(epochs, "{epoch} AS epoch WHERE first <= :version ORDER BY first DESC LIMIT 1"),
+  documents: select(documents, "{document} AS document WHERE kind = :kind ORDER BY key", "key"),
+  secrets: select(secrets, "{secret} AS secret WHERE :kind = 'secret' ORDER BY key", "key"),
+  events: select(events, "{event} AS event WHERE id > :afterId ORDER BY id LIMIT :limit", "id"),
+  eventsIn: select(
     events,
-    { after: NUMBER, limit: NUMBER },
-    "SELECT {event.*} FROM {event} AS event WHERE id > :after ORDER BY id LIMIT :limit",
-    "id",
-  ),
-  eventsIn: statement(
-    events,
-    { ...inPool, after: NUMBER, since: NUMBER, limit: NUMBER },
-    `SELECT {event.*} FROM {event} AS event WHERE pool = :pool AND id > :after AND at >= :since ORDER BY id LIMIT :limit`,
+    "{event} AS event WHERE pool = :pool AND id > :afterId AND at >= :since ORDER BY id LIMIT :limit",
     "id",
   ),
 } satisfies Record<string, Statement>;
 
-type KeyColumn = Pick<Table["columns"][number], "name" | "column">;
-
-const keyColumns = ({ key, columns }: Table): KeyColumn[] => key.map((name) => columns.find((it) => it.name === name)!);
+const keyColumns = ({ key, columns }: Table) => key.map((name) => columns.find((it) => it.name === name)!.column);
 
 /** A page of a whole table. */
 function pageOf(table: Table): Statement {
-  const [{ name }, key] = [table, table.key.join(", ")];
-  const types = keyColumns(table).map(({ name, column }) => [name, column.sqlite === "TEXT" ? TEXT : NUMBER] as const);
-  const after = table.key.map((column) => `:${column}`).join(", ");
-  const text = `SELECT {${name}.*} FROM {${name}} AS ${name} WHERE (${key}) > (${after}) ORDER BY ${key} LIMIT :limit`;
-  return statement(table, { ...Object.fromEntries(types), limit: NUMBER }, text, table.key.join(", found."));
+  const { name, key } = table;
+  const types = keyColumns(table).map(({ sqlite }, i) => [key[i], sqlite === "TEXT" ? "text" : "bigint"] as const);
+  const after = key.map((column) => `:${column}`).join(", ");
+  const from = `{${name}} AS ${name} WHERE (${key.join(", ")}) > (${after}) ORDER BY ${key.join(", ")} LIMIT :limit`;
+  return {
+    ...select(table, from, key.join(", found.")),
+    parameters: { ...Object.fromEntries(types), limit: "bigint" },
+  };
 }
 
 const PAGES = new Map(COPIED.map((name) => [name, pageOf(TABLES.find((table) => table.name === name)!)]));
 
-/** The key of the last row, as text. */
-const positionAfter = ({ key }: Table, row: Stored): string => JSON.stringify(key.map((column) => row[column]));
-
 function askForPage(query: Query & { of: "table" }): Ask {
   const statement = PAGES.get(query.table)!;
-  const first = keyColumns(statement.table).map(({ column }) => (column.sqlite === "TEXT" ? "" : -1));
+  const first = keyColumns(statement.table).map(({ sqlite }) => (sqlite === "TEXT" ? "" : -1));
   const after: (string | number)[] = query.after === undefined ? first : JSON.parse(query.after);
   return { name: `page of ${query.table}`, statement, values: [...after, query.limit], query };
 }
@@ -220,30 +148,26 @@ export const statements: Record<string, Statement> = {
   ...Object.fromEntries([...PAGES].map(([name, page]) => [`page of ${name}`, page])),
 };
 
-/** The end of the names with a prefix. */
-const afterPrefix = (prefix: string): string => `${prefix}\u{10ffff}`;
-
 /** `now`: the time of the transaction; undefined: that of the server. */
 export function askFor(query: Query, now: number | undefined): Ask[] {
-  const ask = (name: Name, values: Values = query as unknown as Values): Ask => ({
-    name,
-    statement: STATEMENTS[name],
-    values: Object.keys(STATEMENTS[name].parameters).map((key) => encode(key === "now" ? now : values[key])),
-    query,
-  });
+  const ask = (name: Name, more: Values = {}): Ask => {
+    const statement: Statement = STATEMENTS[name];
+    const toValue = (key: string) => more[key] ?? (key === "now" ? now : (query as unknown as Values)[key]);
+    return { name, statement, query, values: Object.keys(statement.parameters).map((key) => encode(toValue(key))) };
+  };
   switch (query.of) {
     case "pools":
     case "activePools":
     case "offersWithPool":
-      return [ask(query.of, { ...query, until: afterPrefix(query.prefix) })];
+      return [ask(query.of, { until: `${query.prefix}\u{10ffff}` })];
     case "ports":
-      return query.ports.map((port) => ask("ports", { ...query, ports: "", port }));
+      return query.ports.map((port) => ask("ports", { port }));
     case "past":
       return [ask("pastLeases"), ask("pastOffers")];
     case "documents":
       return [ask(query.kind === "secret" ? "secrets" : "documents")];
     case "events":
-      return [query.pool === undefined ? ask("events") : ask("eventsIn", { ...query, since: query.since ?? 0 })];
+      return [ask(query.pool === undefined ? "events" : "eventsIn", { afterId: query.after, since: query.since ?? 0 })];
     case "table":
       return [askForPage(query)];
     default:
@@ -264,42 +188,34 @@ export const expand = (text: string, prefix: string): string =>
     return columns ? read.map((field) => `${name}.${field.name}`).join(", ") : prefix + name;
   });
 
-const decode = (table: Table, stored: Stored): object => ({
-  ...(table === secrets && { kind: "secret" }),
-  ...(table.decode(stored) as object),
-});
+const decode = (table: Table, stored: Stored): object =>
+  table === secrets ? { kind: "secret", ...secrets.decode(stored) } : (table.decode(stored) as object);
 
 /** Decodes what was found, and adds it. */
 export class Found {
   readonly rows: Rows = {};
 
-  add({ statement, query }: Ask, stored: Stored[]): void {
-    const { rows } = this;
-    const { table } = statement;
-    if (query.of === "free") {
-      rows.free ??= [];
-      rows.free.push({ query, rows: stored.map((row) => freeRanges.decode(row)) });
-    } else if (query.of === "activePools") {
-      rows.active ??= [];
-      rows.active.push(...stored.map((row) => pools.decode(row).name));
-    } else if (query.of === "table") {
-      const [list, last] = [stored.map((row) => decode(table, row)), stored.at(-1)];
-      rows.tables ??= [];
-      rows.tables.push({
-        rows: list,
-        ...(last && list.length === query.limit && { next: positionAfter(table, last) }),
-      });
+  add({ statement: { table }, query }: Ask, stored: Stored[]): void {
+    if (query.of === "free") this.#push("free", { query, rows: stored.map((row) => freeRanges.decode(row)) });
+    else if (query.of === "activePools") for (const row of stored) this.#push("active", pools.decode(row).name);
+    else if (query.of === "table") {
+      const last = stored.length === query.limit ? stored.at(-1) : undefined;
+      const next = last && { next: JSON.stringify(table.key.map((column) => last[column])) };
+      this.#push("tables", { rows: stored.map((row) => decode(table, row)), ...next });
     } else for (const row of stored) this.addRow(table, row);
   }
 
   addRow(table: Table, stored: Stored): void {
-    const field = LISTS.get(table)!;
-    this.rows[field] ??= [];
-    (this.rows[field] as unknown[]).push(decode(table, stored));
+    this.#push(LISTS.get(table)!, decode(table, stored));
+  }
+
+  #push(list: keyof Rows, entry: unknown): void {
+    this.rows[list] ??= [];
+    (this.rows[list] as unknown[]).push(entry);
   }
 }
 
-const LISTS = new Map<Table, "pools" | "leases" | "offers" | "documents" | "epochs" | "events">([
+const LISTS = new Map<Table, keyof Rows>([
   [pools, "pools"],
   [leases, "leases"],
   [offers, "offers"],

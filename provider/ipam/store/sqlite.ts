@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import type { PoolRow } from "../decide/rows";
 import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
-import { type Ask, askFor, expand, Found, type Statement as Query } from "./queries";
+import { askFor, Found } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
 import {
   canWrite,
@@ -16,11 +16,11 @@ import {
   readOnlyError,
   rejectNetworkFileSystem,
   type SqliteModule,
-  type Statement,
   translateError,
   WriteAheadLog,
   walIsSafe,
 } from "./sqlite-file";
+import { Statements } from "./sqlite-statements";
 import {
   type Changes,
   type ClockFinding,
@@ -35,13 +35,13 @@ import {
   LAYOUT,
   nextHead,
   olderTables,
-  type Query as Request,
+  type Query,
   type Rows,
   TRIM,
   type Transaction,
   unknownLayout,
 } from "./store";
-import { columnNames, createText, type Dialect, onConflict, type Stored, type Table } from "./table";
+import { createText, type Dialect, type Stored } from "./table";
 import { writesOf } from "./writes";
 
 /**
@@ -191,7 +191,7 @@ class SqliteEngine implements Engine {
     this.place = connection.path;
   }
 
-  begin(queries: Request[], locks?: string[] | "all"): Transaction {
+  begin(queries: Query[], locks?: string[] | "all"): Transaction {
     const { db, path, statements } = this.connection;
     if (locks && this.readOnly) throw readOnlyError(path);
     try {
@@ -247,7 +247,7 @@ class SqliteTransaction implements Transaction {
 
   constructor(
     private readonly connection: Connection,
-    queries: Request[],
+    queries: Query[],
     locks: string[],
   ) {
     const { statements, path, clock, bootTime } = connection;
@@ -258,13 +258,13 @@ class SqliteTransaction implements Transaction {
     this.#isNoteDue = !noted || Math.abs(this.now - noted.noted_at) >= NOTED_EVERY_MS;
     const { one: _, ...head } = store.decode(row);
     this.head = head;
-    this.rows = this.#find([...queries, ...locks.map((name): Request => ({ of: "pool", name }))]);
+    this.rows = this.#find([...queries, ...locks.map((name): Query => ({ of: "pool", name }))]);
     const found = new Set(this.rows.pools?.map(({ name }) => name));
     this.#newPools = locks.filter((name) => !found.has(name)).map(emptyPool);
     if (this.#newPools.length > 0) this.rows.pools = [...(this.rows.pools ?? []), ...this.#newPools];
   }
 
-  load(queries: Request[]): Rows {
+  load(queries: Query[]): Rows {
     try {
       return this.#find(queries);
     } catch (error) {
@@ -272,7 +272,7 @@ class SqliteTransaction implements Transaction {
     }
   }
 
-  #find(queries: Request[]): Rows {
+  #find(queries: Query[]): Rows {
     const found = new Found();
     for (const query of queries)
       for (const ask of askFor(query, this.now)) found.add(ask, this.connection.statements.find(ask));
@@ -338,70 +338,3 @@ const HEAD = `SELECT {store.*}, clock.at AS noted_at, clock.boot, clock.uptime
   FROM {store} AS store LEFT JOIN clock ON clock.one = 1 WHERE store.one = 1`;
 
 const emptyPool = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
-
-/** Prepared once, and kept. */
-class Statements {
-  readonly #prepared = new Map<string | Query | Table, Statement>();
-  readonly #deletes = new Map<Table, Statement>();
-
-  constructor(private readonly db: Database) {}
-
-  #get(key: string | Query | Table, text: () => string): Statement {
-    let found = this.#prepared.get(key);
-    if (!found) {
-      found = this.db.prepare(expand(text(), ""));
-      this.#prepared.set(key, found);
-    }
-    return found;
-  }
-
-  of(text: string): Statement {
-    return this.#get(text, () => text);
-  }
-
-  find({ statement, values }: Ask): Stored[] {
-    const { text, order } = unnamed(statement);
-    return this.#get(statement, () => text).all(...order.map((i) => values[i])) as Stored[];
-  }
-
-  put<R extends object>(table: Table<R>, row: R): void {
-    this.#get(table, () => putText(table)).run(...table.encode(row, JSON.stringify));
-  }
-
-  /** Returns whether it was there. */
-  delete<R extends object>(table: Table<R>, row: R): boolean {
-    const { name, key } = table;
-    let found = this.#deletes.get(table);
-    if (!found) {
-      found = this.db.prepare(`DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`);
-      this.#deletes.set(table, found);
-    }
-    return Number(found.run(...table.keyOf(row)).changes) > 0;
-  }
-}
-
-const putText = (table: Table): string =>
-  `INSERT INTO ${table.name} (${columnNames(table)}) VALUES (${table.columns.map(() => "?").join(", ")}) ${onConflict(table)}`;
-
-interface Unnamed {
-  text: string;
-  /** Which parameter each `?` is. */
-  order: number[];
-}
-
-const unnamedTexts = new Map<Query, Unnamed>();
-
-function unnamed(statement: Query): Unnamed {
-  const known = unnamedTexts.get(statement);
-  if (known) return known;
-  const names = Object.keys(statement.parameters);
-  const order: number[] = [];
-  const text = statement.text.replace(/:(\w+)/g, (_, name: string) => {
-    order.push(names.indexOf(name));
-    return "?";
-  });
-  // SQLite plans a statement anew each time a parameter alone is its limit.
-  const found = { text: text.replaceAll("LIMIT ?", "LIMIT 0 + ?"), order };
-  unnamedTexts.set(statement, found);
-  return found;
-}

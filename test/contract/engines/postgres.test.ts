@@ -1,6 +1,7 @@
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import { openPostgres, PLANS } from "../../../provider/ipam/store/postgres";
+import { openPostgres } from "../../../provider/ipam/store/postgres";
+import { PLANS } from "../../../provider/ipam/store/postgres-connection";
 import { Statements } from "../../../provider/ipam/store/postgres-queries";
 import { type Ask, statements } from "../../../provider/ipam/store/queries";
 import { Conflict, type Engine } from "../../../provider/ipam/store/store";

@@ -1,6 +1,5 @@
 import { OverlayError } from "../../../errors";
-import { isLocalHost } from "../server-host";
-import { fileNamed } from "../url-file";
+import { fileNamed, isLocalHost } from "../server-url";
 
 export interface Cluster {
   /** `HOST:PORT,HOST:PORT/PREFIX`, for messages. */
