@@ -1,9 +1,10 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { StoreAdmin } from "./admin";
 import { change, close, release, touch } from "./decide/change";
+import { PAGE } from "./decide/free-space";
 import { claim, offer } from "./decide/grant";
 import { importLeases } from "./decide/import";
-import { DUE } from "./decide/lease";
+import { DUE, uidOf } from "./decide/lease";
 import { withdraw } from "./decide/offers";
 import { specOf } from "./decide/pools";
 import * as queries from "./decide/queries";
@@ -108,13 +109,13 @@ export class LocalIpam implements Store {
     { dryRun = false, onlyIf }: ChangeOptions = {},
   ): Promise<Lease> {
     const work = (state: State) => change(state, pool, leaseId, changes, { onlyIf });
-    const found: Query[] = [{ of: "lease", uid: leaseId.split(".")[0]! }];
+    const found = leaseIn(leaseId);
     if (dryRun) return this.#session.read(found, work);
     return withVersion(...(await this.#session.write(poolsOf({ pool, ...changes }), found, work)));
   }
 
   async close(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<void> {
-    await this.#session.write([pool], [], (state) => close(state, pool, leaseId, { onlyIf }));
+    await this.#session.write([pool], leaseIn(leaseId), (state) => close(state, pool, leaseId, { onlyIf }));
   }
 
   async release(
@@ -122,11 +123,12 @@ export class LocalIpam implements Store {
     leaseId: string,
     { onlyIf, program }: { onlyIf?: Condition; program?: string } = {},
   ): Promise<boolean> {
-    return (await this.#session.write([pool], [], (state) => release(state, pool, leaseId, { onlyIf }, program)))[0];
+    const work = (state: State) => release(state, pool, leaseId, { onlyIf }, program);
+    return (await this.#session.write([pool], leaseIn(leaseId), work))[0];
   }
 
   async touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {
-    await this.#session.write([pool], [], (state) => touch(state, pool, leaseId, ttl));
+    await this.#session.write([pool], leaseIn(leaseId), (state) => touch(state, pool, leaseId, ttl));
   }
 
   async importLeases(leases: ExistingLease[], { dryRun = false }: { dryRun?: boolean } = {}): Promise<ImportResult> {
@@ -222,6 +224,8 @@ const withVersion = (lease: Lease, commit: Commit | undefined): Lease =>
 const poolsOf = ({ pool, childPool }: { pool: string; childPool?: PoolSpec }): string[] =>
   childPool ? [pool, childPool.name] : [pool];
 
+const leaseIn = (leaseId: string): Query[] => [{ of: "lease", uid: uidOf(leaseId) }];
+
 /** What a request concerns, as far as that is known before the decision. */
 function queriesOf(request: Request): Query[] {
   const { pool, owner, formerOwner, values, names = [], childPool, ports = [] } = request;
@@ -233,6 +237,9 @@ function queriesOf(request: Request): Query[] {
     ...owners.map((each): Query => ({ of: "owner", pool, owner: each })),
     { of: "offersOf", owner },
     ...(values ?? []).map(({ first, last }): Query => ({ of: "values", pool, first, last })),
+    ...(values?.map(({ last }) => last) ?? [0n]).map(
+      (from): Query => ({ of: "free", pool, zone: "a", from, limit: PAGE }),
+    ),
     ...(values && ports.length > 0
       ? values.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: ports.map(portText) }))
       : []),

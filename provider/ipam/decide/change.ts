@@ -168,6 +168,7 @@ export function release(
   if (lease) mustBeChangeable(state, lease);
   if (!lease || (onlyIf && !isMet(lease, onlyIf))) return false;
   mustBeEndable(state, lease);
+  state.need({ of: "owner", pool, owner: lease.owner }, { of: "offersOf", owner: lease.owner });
   endLease(state, lease, "released");
   const isReplaced = state.leasesOf(pool, lease.owner).some((other) => isLive(other, state.now));
   if (!isReplaced) forgetOffers(state, lease.owner, program);

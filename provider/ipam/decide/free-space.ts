@@ -116,7 +116,8 @@ export class FreeSpace {
 /** No value of a pool is higher. */
 const LAST = (1n << 128n) - 1n;
 /** Ranges that are read at once: at first, and at most. */
-const [PAGE, MOST] = [8, 2048];
+export const PAGE = 8;
+const MOST = 2048;
 
 const sorted = (ranges: Extent[]): Extent[] => ranges.sort((a, b) => (a.last < b.last ? -1 : a.last > b.last ? 1 : 0));
 

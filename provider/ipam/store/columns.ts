@@ -266,15 +266,21 @@ const plainSpec = json<PoolSpec, PackedSpec>(
   }),
 );
 
-const known = new Map<unknown, PoolSpec>();
+const decoded = new Map<unknown, PoolSpec>();
+const encoded = new WeakMap<PoolSpec, unknown>();
 
-/** Decoded specifications are kept: every transaction reads that of its pool, which hardly ever changes. */
+/** Both forms are kept: every transaction has that of its pool, which hardly ever changes. */
 export const spec: Column<PoolSpec, false> = {
   ...plainSpec,
+  encode: (value) => {
+    const found = encoded.get(value) ?? plainSpec.encode(value);
+    encoded.set(value, found);
+    return found;
+  },
   decode: (stored) => {
-    const found = known.get(stored) ?? plainSpec.decode(stored);
-    if (known.size > 1000) known.clear();
-    known.set(stored, found);
+    const found = decoded.get(stored) ?? plainSpec.decode(stored);
+    if (decoded.size > 1000) decoded.clear();
+    decoded.set(stored, found);
     return found;
   },
 };

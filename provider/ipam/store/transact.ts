@@ -54,23 +54,33 @@ const MOST_CONFLICTS = 3;
  * Runs decisions in one transaction: locks and loads, decides, applies. A decision that throws is taken back alone. One that needs more locks or
  * rows is made again with them, and so are all others of the batch.
  */
-export async function transact(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
-  const deadline = Date.now() + PATIENCE_MS;
+export function transact(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
   const locks = new Set(batch.flatMap((work) => work.locks));
-  for (let conflicts = 0; ; ) {
-    let unlock: (() => Promise<void>) | undefined;
+  return retry(engine, guard, async (conflicts) => {
+    const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
     try {
-      if (conflicts > MOST_CONFLICTS) unlock = await engine.lock?.();
-      const decided = await attempt(engine, batch, guard, locks);
-      if (decided !== "more locks") return decided;
+      for (;;) {
+        const decided = await attempt(engine, batch, guard, locks);
+        if (decided !== "more locks") return decided;
+      }
+    } finally {
+      await unlock?.();
+    }
+  });
+}
+
+/** Tries it again after conflicts, and while the server does not answer. */
+async function retry<T>(engine: Engine, guard: Guard, attempt: (conflicts: number) => Awaitable<T>): Promise<T> {
+  const deadline = Date.now() + PATIENCE_MS;
+  for (let conflicts = 0; ; ) {
+    try {
+      return await attempt(conflicts);
     } catch (error) {
       if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
         throw explain(engine, error);
       guard.onConflict?.();
       conflicts++;
       await sleep(Math.random() * Math.min(2 ** conflicts, error instanceof Conflict ? 50 : 500));
-    } finally {
-      await unlock?.();
     }
   }
 }
@@ -173,19 +183,9 @@ function changesOf(state: State) {
 }
 
 /** Reads rows of one moment and answers from them; nothing is locked or written. No answer sees what another has changed in its state. */
-export async function view(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
-  const deadline = Date.now() + PATIENCE_MS;
-  for (let pause = 2; ; pause = Math.min(2 * pause, 500)) {
-    try {
-      return { outcomes: await viewOnce(engine, batch, guard) };
-    } catch (error) {
-      if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
-        throw explain(engine, error);
-      guard.onConflict?.();
-      await sleep(Math.random() * pause);
-    }
-  }
-}
+export const view = async (engine: Engine, batch: Work[], guard: Guard): Promise<Decided> => ({
+  outcomes: await retry(engine, guard, () => viewOnce(engine, batch, guard)),
+});
 
 function viewOnce(engine: Engine, batch: Work[], guard: Guard): Awaitable<Outcome[]> {
   const check = guard.newCheck();
