@@ -24,32 +24,38 @@ export interface QueueOptions {
 /** Requests of this process that wait at the same time share one transaction: group commit, and the same for reads. */
 export class Queue {
   readonly #waiting: Member[] = [];
-  readonly #running = new Set<Promise<void>>();
+  readonly #runs = new Set<Promise<void>>();
+  #transactions = 0;
+  /** A transaction begins in the next turn of the event loop: requests that are added until then join it. */
+  #isStarting = false;
 
   constructor(private readonly options: QueueOptions) {}
 
   add<T>(work: Work<T>): Promise<[value: T, commit: Commit | undefined]> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ work, resolve, reject } as Member);
-      // Later ones join it.
-      if (this.#waiting.length > 1 || this.#running.size === this.options.transactions) return;
-      const run: Promise<void> = this.#run().finally(() => this.#running.delete(run));
-      this.#running.add(run);
+      this.#start();
     });
   }
 
   async idle(): Promise<void> {
-    while (this.#running.size > 0) await Promise.all(this.#running);
+    while (this.#runs.size > 0) await Promise.all(this.#runs);
+  }
+
+  #start(): void {
+    if (this.#isStarting || this.#transactions === this.options.transactions) return;
+    this.#isStarting = true;
+    this.#transactions++;
+    const run = this.#run().finally(() => this.#runs.delete(run));
+    this.#runs.add(run);
   }
 
   async #run(): Promise<void> {
-    for (;;) {
-      // Requests that are added in the same turn of the event loop join the batch.
-      await nextTurn();
-      const batch = this.#waiting.splice(0, Math.min(BATCH, this.options.maxBatch ?? BATCH));
-      if (batch.length === 0) return;
-      await this.#execute(batch);
-    }
+    await nextTurn();
+    this.#isStarting = false;
+    await this.#execute(this.#waiting.splice(0, Math.min(BATCH, this.options.maxBatch ?? BATCH)));
+    this.#transactions--;
+    if (this.#waiting.length > 0) this.#start();
   }
 
   async #execute(batch: Member[]): Promise<void> {
