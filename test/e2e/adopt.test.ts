@@ -41,7 +41,8 @@ test("the program that scan writes is valid TypeScript, and adopts everything wi
   const preview = await stack.must("preview", "--json", "--stack", "dev");
   const planned = await overlayctl(["plan", "-", "--json"], preview);
   expect(planned.json.map(({ host, refused }) => [host, refused])).toEqual(hosts.map((host) => [host, []]));
-  const changes = planned.json.flatMap(({ changes }) => changes as string[]);
+  const listed = planned.json.flatMap(({ changes }) => changes as { verb: string; item: string }[]);
+  const changes = listed.map(({ verb, item }) => `${verb} ${item}`);
   expect(changes).toContain("change link vxkr3");
   expect(changes.filter((change) => /^(add|remove) link/.test(change))).toEqual([]);
 

@@ -37,7 +37,16 @@ const step = (op: string, type: string, props: Values) => {
     ...(op.startsWith("delete") ? {} : { newState: state }),
   };
 };
-const plan = async (...steps: object[]) => (await ctl.run(["plan", "--json"], JSON.stringify({ steps }))).json;
+interface Change {
+  verb: string;
+  item: string;
+}
+const describeChanges = (changes: unknown): string[] =>
+  (changes as Change[]).map(({ verb, item }) => `${verb} ${item}`);
+const plan = async (...steps: object[]) => {
+  const { json } = await ctl.run(["plan", "--json"], JSON.stringify({ steps }));
+  return json.map((run): Record<string, unknown> => ({ ...run, changes: describeChanges(run.changes) }));
+};
 const seen = () =>
   must(
     lab,
@@ -123,5 +132,76 @@ test("a refusal is printed, and sets the exit code", async () => {
 test("from a stack export: the steps that repair drift, over the connections in the export", async () => {
   await must(lab, "r1", "ip route del 10.128.0.0/12");
   const { json } = await ctl.run(["plan", "-", "--json"], stack.exported());
-  expect(json.find(({ host }) => host === "10.254.1.1")!.changes).toEqual(["add route 10.128.0.0/12"]);
+  const { changes } = json.find(({ host }) => host === "10.254.1.1")!;
+  expect(describeChanges(changes)).toEqual(["add route 10.128.0.0/12"]);
+  await must(lab, "r1", "ip route add 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183");
+});
+
+test("a changed MTU and a changed static address: each host with from and to, then the commands, and no more", async () => {
+  await must(lab, "hub", "ip link del vxkr2 2>/dev/null || :");
+  const restored = await stack.network({ persist: true });
+  const [r1, r2] = [await stack.runner("r1"), await stack.runner("r2")];
+  const { addressSpace } = await stack.put("IPPool", "public", { ranges: ["198.51.100.0/28"], type: "loadBalancer" });
+  const pool = { poolName: "public", addressSpace, ranges: ["198.51.100.0/28"], type: "loadBalancer" };
+  const forward = { protocol: "tcp", port: 80, to: "10.128.64.10" };
+  const attach = { networkName: "training", subnets: restored.subnets, bridgeName: restored.bridgeName };
+  const front = await stack.put("StaticIP", "front", {
+    pool,
+    attach,
+    connection: stack.at("hub"),
+    forwards: [forward],
+  });
+  const update = (type: string, old: Values, changes: Values) => {
+    const both = step("update", type, old) as { newState: object };
+    return { ...both, newState: { ...both.newState, inputs: hidden({ ...old, ...changes }) } };
+  };
+  const settings = { ...(r1.network as Values), mtu: 1400 };
+  const reservation = { owner: "lab/urn:pulumi:dev::lab::overlay:index:IPReservation::ip", ip: "10.128.64.9" };
+  const steps = [
+    update("OverlayNetwork", restored, { mtu: 1400 }),
+    ...[r1, r2].map((runner) => update("RunnerSubnet", runner, { network: settings })),
+    update("StaticIP", front, { forwards: [{ ...forward, port: 443 }] }),
+    step("create", "IPReservation", reservation),
+  ];
+  const { code, stdout, stderr } = await ctl.run(["plan"], JSON.stringify({ steps }));
+  expect([code, stderr]).toEqual([0, "15 changes on 3 of 3 hosts.\n"]);
+  expect(stdout.slice(stdout.indexOf("# 10.254.1.1"), stdout.indexOf("# 10.254.1.2"))).toMatch(
+    new RegExp(
+      [
+        "^# 10.254.1.1: 3 changes",
+        "#   change file /var/lib/overlay/training/\\w+.sh: its content is not the planned one",
+        "#   change link kohaku-overlay: MTU 1450 → 1400",
+        "#   change link vxkr1: MTU 1450 → 1400",
+        "rc=0",
+        "ip -force -batch - <<'END' || rc=1",
+        "link set dev kohaku-overlay address \\S+ mtu 1400 up",
+        "link set dev vxkr1 type vxlan .*",
+        "link set dev vxkr1 address \\S+ mtu 1400 master kohaku-overlay up",
+        "END",
+        "exit \\$rc\n\n$",
+      ].join("\n"),
+    ),
+  );
+  expect(stdout).toMatch(/# {3}remove rule .*--dport 80 .*\n/);
+  expect(stdout).toMatch(/# {3}add rule .*--dport 443 .*\n/);
+  expect(stdout).not.toContain("OVERLAY-GUARD -o eth0");
+  expect(stdout.split("\n").length).toBeLessThan(70);
+  const all = await ctl.run(["plan", "--all"], JSON.stringify({ steps }));
+  expect(all.stdout.split("\n").length).toBeGreaterThan(200);
+});
+
+test("a plan without a host, or with a value that only up makes, is not complete, and says so", async () => {
+  const front = stack.props("StaticIP", "front");
+  const forwards = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+  const elsewhere = { ...front, attach: { networkName: "elsewhere", subnets: network.subnets } };
+  for (const props of [elsewhere, { ...front, forwards }]) {
+    const steps = [step("update", "StaticIP", props)];
+    const { code, stderr } = await ctl.run(["plan"], JSON.stringify({ steps }));
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringContaining(
+        "INPUT_INVALID: The plan is not complete: hosts or values of front are not known before up.",
+      ),
+    ]);
+  }
 });

@@ -365,6 +365,19 @@ export interface ItemDifference {
   wrong: string[];
 }
 
+/** A value that is to change. */
+export interface ValueChange {
+  what: string;
+  from: string;
+  to: string;
+}
+
+/** The values of a text that `mismatch` has made; undefined for other texts. */
+export function readMismatch(text: string): ValueChange | undefined {
+  const [, what, from, to] = /^(.+?) is (.*), should be (.*)$/s.exec(text) ?? [];
+  return what === undefined ? undefined : { what, from: from!, to: to! };
+}
+
 /** The difference of one value. A desired value that is undefined is left to the host: see `ItemKind.resets`. */
 export function mismatch(what: string, observed: unknown, desired: unknown): string[] {
   const format = (value: unknown): unknown => (value === undefined || value === "" ? "none" : value);
