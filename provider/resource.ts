@@ -15,6 +15,8 @@ import { describePool } from "./pool-names";
 export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed extends z.ZodObject = z.ZodObject> {
   type: string;
   description: string;
+  /** A program in TypeScript, for the documentation of its class. Those of all resources, one after the other, are one program. */
+  example: string;
   /** Given by the user. Descriptions are the reference documentation. */
   inputs: Inputs;
   /** Added by `check` from the lease: known in preview, and to dependents. */

@@ -293,7 +293,18 @@ const OverlayNetworkShape: Shape = {
   ]
 };
 
-/** An overlay: a range of addresses with one subnet per runner, and a hub that routes between them. */
+/**
+ * An overlay: a range of addresses with one subnet per runner, and a hub that routes between them.
+ *
+ * @example
+ * ```ts
+ * const privateKey = new pulumi.Config().requireSecret("privateKey");
+ * const network = new overlay.OverlayNetwork("training", {
+ *   subnets: "10.128.0.0/12/6/14", // 63 runners with 16,380 addresses each
+ *   hubConnection: { host: "10.0.0.5", privateKey },
+ * });
+ * ```
+ */
 export class OverlayNetwork extends OverlayResource {
   /** Name of the network, unique in the store. Default: the resource's name. */
   declare readonly networkName: pulumi.Output<string>;
@@ -505,7 +516,17 @@ const RunnerSubnetShape: Shape = {
   ]
 };
 
-/** A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub. */
+/**
+ * A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.
+ *
+ * @example
+ * ```ts
+ * const runner = new overlay.RunnerSubnet("node1", {
+ *   network, // in another stack: "training", with hubConnection
+ *   connection: { host: "10.0.0.11", privateKey },
+ * });
+ * ```
+ */
 export class RunnerSubnet extends OverlayResource {
   /** The network that it joins: an OverlayNetwork, or the name of one in another stack. */
   declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkSettingsArgs>>;
@@ -685,7 +706,14 @@ const IPPoolShape: Shape = {
   ]
 };
 
-/** Addresses or ports to allocate from, for one tenant or for all. */
+/**
+ * Addresses or ports to allocate from, for one tenant or for all.
+ *
+ * @example
+ * ```ts
+ * const pool = new overlay.IPPool("public", { ranges: ["198.51.100.0/24"], type: "loadBalancer" });
+ * ```
+ */
 export class IPPool extends OverlayResource {
   /** Name of the pool, unique in the store. Default: the resource's name. */
   declare readonly poolName: pulumi.Output<string>;
@@ -883,7 +911,15 @@ const IPReservationShape: Shape = {
   ]
 };
 
-/** An address that is known before its workload exists, and kept across the workload's restarts. */
+/**
+ * An address that is known before its workload exists, and kept across the workload's restarts.
+ *
+ * @example
+ * ```ts
+ * const web = new overlay.IPReservation("web", { runner, usedBy: "web" });
+ * export const command = pulumi.interpolate`docker run --network pulumi-overlay --ip ${web.ip} nginx`;
+ * ```
+ */
 export class IPReservation extends OverlayResource {
   /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
   declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
@@ -1087,7 +1123,19 @@ const StaticIPShape: Shape = {
   ]
 };
 
-/** An address from a pool, on a hub or a runner, that forwards ports to workloads. */
+/**
+ * An address from a pool, on a hub or a runner, that forwards ports to workloads.
+ *
+ * @example
+ * ```ts
+ * const front = new overlay.StaticIP("front", {
+ *   pool,
+ *   attach: network, // the hub carries the address
+ *   forwards: [{ port: 443, to: web.ip, toPort: 8443 }],
+ * });
+ * export const address = front.ip;
+ * ```
+ */
 export class StaticIP extends OverlayResource {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;

@@ -116,6 +116,7 @@ const count = z.union([z.number(), z.string()]);
 export const ipPool = defineResource({
   type: "IPPool",
   description: "Addresses or ports to allocate from, for one tenant or for all.",
+  example: `const pool = new overlay.IPPool("public", { ranges: ["198.51.100.0/24"], type: "loadBalancer" });`,
   inputs,
   computed,
   crossFieldErrors,

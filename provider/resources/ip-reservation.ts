@@ -86,6 +86,8 @@ type Computed = z.output<typeof computed>;
 export const ipReservation = defineResource({
   type: "IPReservation",
   description: "An address that is known before its workload exists, and kept across the workload's restarts.",
+  example: `const web = new overlay.IPReservation("web", { runner, usedBy: "web" });
+export const command = pulumi.interpolate\`docker run --network pulumi-overlay --ip \${web.ip} nginx\`;`,
   inputs,
   computed,
   crossFieldErrors,

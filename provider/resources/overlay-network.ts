@@ -64,6 +64,11 @@ const computed = z.object({
 export const overlayNetwork = defineResource({
   type: "OverlayNetwork",
   description: "An overlay: a range of addresses with one subnet per runner, and a hub that routes between them.",
+  example: `const privateKey = new pulumi.Config().requireSecret("privateKey");
+const network = new overlay.OverlayNetwork("training", {
+  subnets: "10.128.0.0/12/6/14", // 63 runners with 16,380 addresses each
+  hubConnection: { host: "10.0.0.5", privateKey },
+});`,
   inputs,
   computed,
   crossFieldErrors,

@@ -149,6 +149,10 @@ const ping = (target: string, size: number): string =>
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
   description: "A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
+  example: `const runner = new overlay.RunnerSubnet("node1", {
+  network, // in another stack: "training", with hubConnection
+  connection: { host: "10.0.0.11", privateKey },
+});`,
   inputs,
   computed,
   crossFieldErrors,

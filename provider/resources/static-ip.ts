@@ -128,6 +128,12 @@ type StaticProps = Inputs & z.output<typeof computed>;
 export const staticIp = defineResource({
   type: "StaticIP",
   description: "An address from a pool, on a hub or a runner, that forwards ports to workloads.",
+  example: `const front = new overlay.StaticIP("front", {
+  pool,
+  attach: network, // the hub carries the address
+  forwards: [{ port: 443, to: web.ip, toPort: 8443 }],
+});
+export const address = front.ip;`,
   inputs,
   computed,
   crossFieldErrors,

@@ -76,7 +76,7 @@ function resourceSource(def: Definition, schema: ResourceSchema, types: Types): 
   return [
     ...argsSource(def, schema, types),
     `const ${def.type}Shape: Shape = ${JSON.stringify(shapeOf(def, schema), null, 2)};`,
-    `${doc(def.description, "")}export class ${def.type} extends OverlayResource {\n${outputs.join("\n")}\n
+    `${classDoc(def)}export class ${def.type} extends OverlayResource {\n${outputs.join("\n")}\n
   constructor(name: string, args: ${def.type}Args, opts?: pulumi.CustomResourceOptions) {
     super(${def.type}Shape, name, args, opts);
   }
@@ -154,6 +154,11 @@ function field(key: string, property: Property, required: boolean, type: string)
 }
 
 const block = (head: string, lines: string[]): string => `${head} {\n${lines.join("\n")}\n}`;
+
+function classDoc({ description, example }: Definition): string {
+  const lines = [description, "", "@example", "```ts", ...example.split("\n"), "```"];
+  return `/**\n${lines.map((line) => ` * ${line}`.trimEnd()).join("\n")}\n */\n`;
+}
 
 function doc(text: string | undefined, indent = "  ", initial?: unknown): string {
   const whole = `${text ?? ""}${initial === undefined ? "" : ` Default \`${initial}\`.`}`;
