@@ -21,6 +21,7 @@ export const command = (name: string, description: string): Command =>
       "--store-file <file>",
       "a file with that URL, so that a password is not in process lists; `-` is standard input",
     )
+    .option("--stack <name>", "take the settings of this Pulumi stack, in the folder of its program")
     .option("--json", "print one JSON object per line");
 
 /** A command with subcommands. */
@@ -42,6 +43,7 @@ export interface Session {
 interface Common {
   store?: string;
   storeFile?: string;
+  stack?: string;
   json?: boolean;
 }
 
@@ -98,13 +100,17 @@ export const withSettings =
     try {
       const { readSettings } = await import("../provider/settings.js");
       const store = await readSecretOption("store", options.store, options.storeFile);
-      const settings = readSettings((key) => (key === "store" ? store : undefined));
+      const { stack } = options;
+      const ofStack = stack === undefined ? undefined : await readStack(stack);
+      const settings = readSettings((key) => (key === "store" ? store : undefined) ?? ofStack?.get(key));
       await work(settings, new Output(options.json === true), options, ...words);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       printError(error, options.json === true);
     }
   };
+
+const readStack = async (name: string) => (await import("./stack-config.js")).readStackSettings(name);
 
 const REFUSED = 1;
 

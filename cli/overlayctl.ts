@@ -98,8 +98,8 @@ function moveOptions(words: string[]): string[] {
   const [name, options]: [string[], string[]] = [[], []];
   while (rest.length > 0 && (name.length === 0 || (name.length === 1 && name[0]! in GROUPS))) {
     const word = rest.shift()!;
-    if (word === "--store" || word === "--store-file") options.push(word, ...rest.splice(0, 1));
-    else if (word === "--json" || /^--store(-file)?=/.test(word)) options.push(word);
+    if (["--store", "--store-file", "--stack"].includes(word)) options.push(word, ...rest.splice(0, 1));
+    else if (word === "--json" || /^--(store|store-file|stack)=/.test(word)) options.push(word);
     else name.push(word);
   }
   return [...name, ...(name.join(" ") in COMMANDS ? options : []), ...rest];

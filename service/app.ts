@@ -23,6 +23,8 @@ declare module "fastify" {
      * 409: the state of the store forbids it. 410: what it names has expired or is no longer kept.
      */
     failures?: (404 | 409 | 410 | 503)[];
+    /** A body, or the parts of the path, that work on the store that `--demo` fills, after the examples of the routes before it. */
+    example?: Record<string, unknown>;
   }
   interface FastifyInstance {
     allRoutes: RouteOptions[];

@@ -47,7 +47,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/addresses/:ip",
-    config: { scope: "read", failures: [404] },
+    config: { scope: "read", failures: [404], example: { ip: "10.128.64.10" } },
     schema: {
       operationId: "showAddress",
       summary: "The current and former holders of an address.",
@@ -64,7 +64,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/addresses/:ip/history",
-    config: { scope: "read", failures: [404] },
+    config: { scope: "read", failures: [404], example: { ip: "10.128.64.10" } },
     schema: {
       operationId: "showAddressHistory",
       summary: "The last changes of an address, oldest first.",

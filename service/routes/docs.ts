@@ -1,7 +1,9 @@
 import swagger, { type FastifyDynamicSwaggerOptions } from "@fastify/swagger";
 import swaggerUi from "@fastify/swagger-ui";
+import type { FastifySchema } from "fastify";
 import { jsonSchemaTransform, jsonSchemaTransformObject } from "fastify-type-provider-zod";
 import type { OpenAPIV3_1 } from "openapi-types";
+import { z } from "zod";
 import { describeAnswers } from "../answers";
 import type { App, RouteScope } from "../app";
 import { TAGS } from "./index";
@@ -42,8 +44,7 @@ export async function registerDocs(app: App, version: string): Promise<void> {
       components: { securitySchemes: { accessToken: { type: "http", scheme: "bearer" } } },
     },
     transform: describeRoute,
-    transformObject: (document) =>
-      markOptionalBodies(dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi)),
+    transformObject: (document) => dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi),
   });
   await app.register(async (docs) => {
     docs.addHook("onRoute", (route) => {
@@ -56,30 +57,50 @@ export async function registerDocs(app: App, version: string): Promise<void> {
 
 type Transform = NonNullable<FastifyDynamicSwaggerOptions["transform"]>;
 
-/** Adds what follows from a route: its failures, and the scope of the access token. */
+/** Adds what follows from a route: its failures, the scope of the access token, and its example. */
 const describeRoute: Transform = (document) => {
   const { schema, route } = document;
   if (!schema || schema.hide) return { schema: { hide: true }, url: document.url };
-  const described = { ...schema, ...describeAccess(route.config!.scope!), response: describeAnswers(route) };
-  return jsonSchemaTransform({ ...document, schema: described } as Parameters<typeof jsonSchemaTransform>[0]);
+  const { scope, example } = route.config!;
+  const access = describeAccess(scope!);
+  const described = {
+    ...oneForm(schema, access.description),
+    security: access.security,
+    response: describeAnswers(route),
+  };
+  const { schema: shown, url } = jsonSchemaTransform({ ...document, schema: described } as TransformInput);
+  return { schema: example ? withExample(shown as JsonSchemas, example) : shown, url };
 };
+
+interface JsonSchemas {
+  body?: object;
+  params?: { properties: Record<string, object> };
+}
+
+/** In JSON schema, and not in zod, which drops the examples of values that it transforms. */
+function withExample(schema: JsonSchemas, example: Record<string, unknown>): JsonSchemas {
+  if (schema.body) return { ...schema, body: { ...schema.body, examples: [example] } };
+  const params = structuredClone(schema.params!);
+  for (const [name, value] of Object.entries(example))
+    params.properties[name] = { ...params.properties[name], examples: [value] };
+  return { ...schema, params };
+}
+
+type TransformInput = Parameters<typeof jsonSchemaTransform>[0];
+
+/** Where the query may have the inputs instead of the body, only the body is described: a request must not have an input in both. */
+function oneForm(schema: FastifySchema, access: string): FastifySchema & { description: string } {
+  const { querystring, body, ...rest } = schema;
+  if (!(body instanceof z.ZodOptional)) return { ...schema, description: access };
+  const object = (body.unwrap() as z.ZodNullable).unwrap();
+  return { ...rest, body: object, description: `${access} The inputs can be in the query instead of the body.` };
+}
 
 /** The list of a security requirement names the scope, too. */
 const describeAccess = (scope: RouteScope) =>
   scope === "public"
     ? { description: "Needs no access token.", security: [] }
     : { description: `Needs an access token with the scope \`${scope}\`.`, security: [{ accessToken: [scope] }] };
-
-/** The plugin calls every body required. One that may be null may also be absent: the query has the inputs then. */
-function markOptionalBodies(document: OpenApi): OpenApi {
-  for (const { post } of Object.values(document.paths ?? {}).filter((item) => item !== undefined)) {
-    const body = post?.requestBody;
-    if (!body || !("content" in body)) continue;
-    const { schema = {} } = body.content["application/json"] ?? {};
-    body.required = !("anyOf" in schema && schema.anyOf?.some((each) => "type" in each && each.type === "null"));
-  }
-  return document;
-}
 
 /** Schemas with an id are global in zod: those of resources are among them. */
 function dropUnusedSchemas({ components, ...document }: OpenApi): OpenApi {

@@ -36,7 +36,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/pools/:pool",
-    config: { scope: "read", failures: [404] },
+    config: { scope: "read", failures: [404], example: { pool: "runner/training/node1" } },
     schema: {
       operationId: "showPool",
       summary: "How full a pool is, and when it is exhausted at its present rate.",
@@ -49,7 +49,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "GET",
     url: "/pools/:pool/history",
-    config: { scope: "read", failures: [404] },
+    config: { scope: "read", failures: [404], example: { pool: "runner/training/node1" } },
     schema: {
       operationId: "showPoolHistory",
       summary: "The last changes of a pool, oldest first.",
@@ -66,7 +66,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/pools",
-    config: { scope: "admin", failures: [404, 409] },
+    config: { scope: "admin", failures: [404, 409], example: { poolName: "edge", ranges: ["192.168.9.0/24"] } },
     schema: {
       operationId: "createPool",
       summary: "Create an IPPool. The same request again answers the same pool.",
@@ -79,7 +79,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "DELETE",
     url: "/pools/:pool",
-    config: { scope: "admin", failures: [404, 409] },
+    config: { scope: "admin", failures: [404, 409], example: { pool: "edge" } },
     schema: {
       operationId: "deletePool",
       summary: "Delete an IPPool that was created here and has no leases.",

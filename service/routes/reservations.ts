@@ -31,7 +31,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/reserve",
-    config: { scope: "reserve", failures: [404, 409] },
+    config: { scope: "reserve", failures: [404, 409], example: { runner: "node1", ttl: 300 } },
     schema: {
       operationId: "reserveAddress",
       summary: "Reserve an address on a runner, on any runner of a network, or in a pool.",
@@ -50,7 +50,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/validate",
-    config: { scope: "reserve", needsStore: false, failures: [409, 410] }, // with `offline`
+    config: { scope: "reserve", needsStore: false, failures: [409, 410], example: { token: "ipr1.KEY.PAYLOAD.MAC" } }, // with `offline`
     schema: {
       operationId: "validateToken",
       summary: "Check the token of a reservation that is not used yet.",
@@ -70,7 +70,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/use",
-    config: { scope: "reserve", failures: [404, 409, 410] },
+    config: { scope: "reserve", failures: [404, 409, 410], example: { ip: "10.128.64.77", container: "cache" } },
     schema: {
       operationId: "useAddress",
       summary: "Mark an address as used by a container, by its token or by the address. It does not expire then.",
@@ -87,7 +87,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/release",
-    config: { scope: "reserve", failures: [404, 409] },
+    config: { scope: "reserve", failures: [404, 409], example: { container: "cache" } },
     schema: {
       operationId: "releaseAddresses",
       summary: "Release an unused reservation by its token, or all addresses of a container.",
@@ -105,7 +105,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
   app.route({
     method: "POST",
     url: "/ip/free",
-    config: { scope: "admin", failures: [404, 409] },
+    config: { scope: "admin", failures: [404, 409], example: { ip: "10.128.64.10" } },
     schema: {
       operationId: "freeAddress",
       summary: "Release an address of any owner. If a stack holds it, `force` is required.",

@@ -71,7 +71,11 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
     method: "POST",
     url: "/runners/:runner/report",
     bodyLimit: Math.max(limits.bodyLimit, REPORT_LIMIT),
-    config: { scope: "reserve", failures: [404, 409] },
+    config: {
+      scope: "reserve",
+      failures: [404, 409],
+      example: { containers: [{ name: "db", ip: "10.128.64.78" }], complete: true },
+    },
     schema: {
       operationId: "reportRunner",
       summary:

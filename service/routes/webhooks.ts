@@ -27,7 +27,11 @@ export const webhookRoutes: RouteGroup = (app, { pool, deliveries }) => {
   app.route({
     method: "POST",
     url: "/webhooks",
-    config: { scope: "admin", failures: [404, 409] },
+    config: {
+      scope: "admin",
+      failures: [404, 409],
+      example: { url: "http://127.0.0.1:9000/hook", network: "training" },
+    },
     schema: {
       operationId: "addWebhook",
       summary: "Send events from now on to a URL: all, or those of a tenant, a network or a pool.",

@@ -1,11 +1,14 @@
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
+import { cpSync, mkdirSync, readFileSync, symlinkSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { OverlayClient } from "../../client";
 import { root } from "../../setup/tools.mjs";
-import { Ctl, deploy } from "../unit/cli/ctl";
+import { Ctl, deploy, OVERLAYCTL } from "../unit/cli/ctl";
 import { type ServiceProcess, startService } from "./service-process";
 
 /** examples/scheduler as users run it, against the real service on a SQLite file. */
@@ -22,6 +25,41 @@ beforeAll(async () => {
 afterAll(async () => {
   await service.stop();
   ctl.remove();
+});
+
+/** The commands of its README, on a free port, with links in place of `npm install`. */
+async function pasteReadme(folder: string): Promise<string> {
+  cpSync(join(root, "examples/scheduler"), folder, { recursive: true });
+  const modules = join(folder, "node_modules");
+  mkdirSync(join(modules, ".bin"), { recursive: true });
+  for (const name of ["tsx", "pulumi-overlay"])
+    symlinkSync(name === "tsx" ? join(root, "node_modules/tsx") : root, join(modules, name));
+  symlinkSync(OVERLAYCTL, join(modules, ".bin/overlayctl"));
+  symlinkSync(join(root, "node_modules/tsx/dist/cli.mjs"), join(modules, ".bin/tsx"));
+  const [, block] = /^```sh\n(.*?)^```$/ms.exec(readFileSync(join(folder, "README.md"), "utf8"))!;
+  const port = String(await freePort());
+  const script = `set -e
+    trap 'kill %1' EXIT
+    npm() { [ "$1" = install ] || command npm --silent "$@"; }
+    ${block!.replaceAll("7447", port)}`;
+  const env = { PATH: process.env.PATH, HOME: folder, PACKAGE: root, OVERLAY_LISTEN: `127.0.0.1:${port}` };
+  const { stdout } = await promisify(execFile)("bash", ["-c", script], { cwd: folder, env, timeout: 60_000 });
+  return stdout;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+test("its README works as it stands, on a machine without a stack", { timeout: 90_000 }, async () => {
+  const lines = (await pasteReadme(join(ctl.folder, "scheduler"))).trim().split("\n");
+  expect(lines.at(-1)).toBe("job-1: done");
+  expect(lines.filter((line) => line.startsWith("rank "))).toHaveLength(4);
 });
 
 async function runExample(...args: string[]) {

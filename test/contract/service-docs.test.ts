@@ -16,8 +16,7 @@ const ctl = new Ctl();
 let service: ServiceProcess;
 
 beforeAll(async () => {
-  await ctl.withPool((pool) => deploy(pool, ["node1"]));
-  service = await startService(ctl);
+  service = await startService(ctl, ["--demo"]);
   await pasteAll();
 });
 afterAll(async () => {
@@ -74,4 +73,73 @@ test.each(commands.map((command, i) => [command, i] as const))("%s", (command, i
   else if (command.includes("/events")) expect(output).toContain("event: claimed");
   else if (command.endsWith("/metrics")) expect(output).toContain("overlay_ipam_pool_total{");
   else expect(() => JSON.parse(output)).not.toThrow();
+});
+
+interface Example {
+  example?: unknown;
+  examples?: Record<string, { value: unknown }>;
+}
+interface Parameter extends Example {
+  name: string;
+  in: string;
+}
+interface Operation {
+  parameters?: Parameter[];
+  requestBody?: { content: Record<string, Example> };
+}
+const firstOf = ({ example, examples = {} }: Example = {}): unknown => example ?? Object.values(examples)[0]?.value;
+
+/** What only an answer has: the token of a reservation, and the id of a webhook. */
+type Made = Record<string, string>;
+
+/** The request that the page /docs sends for an operation when nothing is typed in. */
+async function tryOut(base: string, access: string, path: string, method: string, operation: Operation, made: Made) {
+  const exampleOf = (parameter: Parameter) => made[parameter.name] ?? firstOf(parameter);
+  const given = (operation.parameters ?? []).filter((each) => exampleOf(each) !== undefined);
+  const textOf = (name: string) => String(exampleOf(given.find((each) => each.name === name)!));
+  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(textOf(name)));
+  const query = new URLSearchParams(
+    given.filter((each) => each.in === "query").map(({ name }): [string, string] => [name, textOf(name)]),
+  );
+  const example = firstOf(operation.requestBody?.content["application/json"]) as object | undefined;
+  const body = example && JSON.stringify("token" in example ? { ...example, token: made.token } : example);
+  const headers = { authorization: `Bearer ${access}`, ...(body && { "content-type": "application/json" }) };
+  const answer = await fetch(`${base}${filled}?${query}`, { method, headers, ...(body && { body }) });
+  if (answer.headers.get("content-type")?.includes("event-stream")) {
+    await answer.body!.cancel();
+    return { status: answer.status, text: "" };
+  }
+  return { status: answer.status, text: await answer.text() };
+}
+
+test("every operation in /docs works as it stands, on the store of --demo", { timeout: 60_000 }, async () => {
+  const own = new Ctl();
+  const [made] = await own.must("access", "create", "operator", "--scope", "admin");
+  const demo = await startService(own, ["--demo"]);
+  try {
+    const { paths } = (await (await fetch(`${demo.url}/openapi.json`)).json()) as {
+      paths: Record<string, Record<string, Operation>>;
+    };
+    const values: Made = {};
+    for (const [path, methods] of Object.entries(paths))
+      for (const [method, operation] of Object.entries(methods)) {
+        const sent = await tryOut(demo.url, String(made!.token), path, method.toUpperCase(), operation, values);
+        expect([method, path, sent]).toEqual([method, path, { status: 200, text: sent.text }]);
+        const answer = path.includes("/ip/reserve") || path.endsWith("/webhooks") ? JSON.parse(sent.text) : {};
+        for (const name of ["token", "id"]) if (typeof answer[name] === "string") values[name] = answer[name];
+      }
+  } finally {
+    await demo.stop();
+    own.remove();
+  }
+});
+
+test("a store with pools gets no demo, and stays as it is", async () => {
+  const store = `sqlite:${join(ctl.folder, "other.db")}`;
+  await ctl.withPool((pool) => deploy(pool, ["node1"]), store);
+  const list = async () => (await ctl.must("pool", "list", "--store", store)).map(({ pool }) => pool);
+  const before = await list();
+  const { code, stderr } = await ctl.run("serve", "--demo", "--listen", "127.0.0.1:0", "--store", store);
+  expect([code, stderr]).toEqual([1, expect.stringMatching(/^INPUT_INVALID: The store has pools already, such as /)]);
+  expect(await list()).toEqual(before);
 });

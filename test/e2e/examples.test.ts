@@ -1,12 +1,15 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
+import { fileBackend, pulumiBinDir } from "../../setup/tools.mjs";
 import { buildKohaku, IDS } from "../lab/kohaku";
 import { lossDuring } from "../lab/pings";
 import { ask, serve } from "../lab/services";
 import { type Stack, Workspace } from "./stack";
+
+const REPO = join(__dirname, "../..");
 
 /** The programs under examples/ as users run them: preview, up, real traffic, a change, destroy, nothing left. */
 let lab: Lab;
@@ -48,6 +51,75 @@ async function nothingIsLeft(): Promise<void> {
 
 const runnersOf = (...names: string[]): string =>
   JSON.stringify(Object.fromEntries(names.map((name) => [name, lab.host(name).address])));
+
+const README = readFileSync(join(REPO, "README.md"), "utf8").split("### Run an example")[1]!;
+const [, BLOCK] = /^```sh\n(.*?)^```$/ms.exec(README)!;
+/** The command in the table below it. */
+const alsoSet = (example: string): string =>
+  new RegExp(`^\\| ${example} \\|.*?\`(pulumi .*?)\``, "m").exec(README)?.[1] ?? ":";
+
+/** Answers Pulumi's questions, and links packages instead of downloading them. */
+const PRELUDE = `set -eo pipefail
+pulumi() { case $1 in login) return ;; up | destroy) set -- "$@" --yes --skip-preview --color never ;; esac; command pulumi --non-interactive "$@"; }
+npm() { mkdir -p node_modules/@pulumi; ln -s ${REPO} node_modules/pulumi-overlay; ln -s ${REPO}/node_modules/@pulumi/pulumi node_modules/@pulumi; }
+overlayctl() { ${process.execPath} ${REPO}/dist/cli/overlayctl.js "$@"; }`;
+
+/** The commands of README for an example, into a folder, with more before its last line. */
+function stepsOf(example: string, folder: string, ...more: string[]): string[] {
+  const steps = BLOCK!.trimEnd().split("\n");
+  const isApp = example.endsWith("app");
+  const configured = steps.slice(0, -1).filter((line) => !(isApp && /config set (?!overlay)/.test(line)));
+  const named = configured.map((line) => line.replace("quickstart", example).replaceAll("my-overlay", folder));
+  return [...named, ...more, steps.at(-1)!];
+}
+
+/** Pastes commands into a shell of a user with a home of its own. */
+async function paste(home: string, ...steps: string[]): Promise<string> {
+  const script = [PRELUDE, ...steps].join("\n");
+  const env = {
+    ...{ PATH: `${pulumiBinDir()}:${process.env.PATH}`, HOME: home, LANG: "C.UTF-8", PACKAGE: REPO },
+    // `pulumi login --local` would use the home of the machine's user, whatever HOME is.
+    ...{ PULUMI_HOME: join(home, ".pulumi"), PULUMI_BACKEND_URL: fileBackend(home) },
+    ...{ PULUMI_CONFIG_PASSPHRASE: "lab", PULUMI_SKIP_UPDATE_CHECK: "true" },
+    PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION: "true",
+  };
+  const { code, stdout, stderr } = await lab.controller("bash", ["-c", script], { cwd: home, env });
+  expect(`${code} ${code === 0 ? "" : stdout + stderr}`).toBe("0 ");
+  return stdout;
+}
+
+function makeHome(): string {
+  const home = mkdtempSync(join(workspace.folder, "home-"));
+  mkdirSync(join(home, ".ssh"));
+  copyFileSync(lab.privateKeyPath, join(home, ".ssh/id_ed25519"));
+  copyFileSync(lab.knownHosts, join(home, ".ssh/known_hosts"));
+  mkdirSync(join(home, "node_modules"));
+  symlinkSync(REPO, join(home, "node_modules/pulumi-overlay"));
+  return home;
+}
+
+const ownStore = "pulumi config set overlay:store sqlite:$PWD/pool.db";
+
+test.each(["quickstart", "distributed-training", "ci-runners", "two-services", "two-tenants"])(
+  "%s works as README says, and overlayctl takes the settings of its stack",
+  async (example) => {
+    const home = makeHome();
+    expect(await paste(home, ...stepsOf(example, "mine", alsoSet(example), ownStore))).toContain("r1 created");
+    const listed = await paste(home, "cd mine; overlayctl --stack dev pool list; pulumi destroy");
+    expect(listed).toMatch(/runner\/\w+\/r1 /);
+    await nothingIsLeft();
+  },
+);
+
+test("two-stacks works as README says", async () => {
+  const home = makeHome();
+  const shared = "pulumi config set overlay:store sqlite:$HOME/pool.db";
+  await paste(home, ...stepsOf("two-stacks/platform", "platform", shared));
+  const text = await paste(home, ...stepsOf("two-stacks/app", "app", alsoSet("two-stacks"), shared));
+  expect(text).toContain("database created");
+  await paste(home, "cd app; pulumi destroy; cd ../platform; pulumi destroy");
+  await nothingIsLeft();
+});
 
 const previewed = async (stack: Stack): Promise<Record<string, unknown>> =>
   Object.fromEntries((await stack.preview()).map(({ name, inputs }) => [name, inputs.ip]));

@@ -28,6 +28,7 @@ interface Operation {
   operationId: string;
   tags: string[];
   security: { accessToken: string[] }[];
+  parameters?: { in: string }[];
   requestBody?: { required: boolean };
   responses: Record<string, { description: string }>;
 }
@@ -106,21 +107,28 @@ describe("the document", () => {
       expect([name, tags.length, areas]).toEqual([name, 1, expect.arrayContaining(tags)]);
       const [requirement] = security;
       const scope = `an access token with the scope \`${requirement?.accessToken.join()}\``;
-      expect(description, name).toBe(`Needs ${requirement ? scope : "no access token"}.`);
+      expect(description, name).toContain(`Needs ${requirement ? scope : "no access token"}.`);
       expect([name, Object.keys(responses)]).toEqual([name, STATUSES[name]!.split(" ").sort()]);
       for (const answer of Object.values(responses)) expect(answer.description, name).not.toBe("Default Response");
     }
     expect(new Set(operations.map(([, { operationId }]) => operationId)).size).toBe(operations.length);
   });
 
-  test("demands a body only where the query cannot have the inputs", async () => {
+  test("has one form for inputs: the query of what reads, the body of what writes", async () => {
     const operations = operationsOf(await readDocument()).filter(([, { requestBody }]) => requestBody);
+    for (const [name, { parameters = [] }] of operations.filter(([, { description }]) =>
+      /query instead/.test(description),
+    ))
+      expect(
+        parameters.filter((each) => each.in === "query"),
+        name,
+      ).toEqual([]);
     expect(operations.map(([name, { requestBody }]) => `${name} ${requestBody!.required}`).sort()).toEqual([
-      "POST /ip/free false",
-      "POST /ip/release false",
-      "POST /ip/reserve false",
-      "POST /ip/use false",
-      "POST /ip/validate false",
+      "POST /ip/free true",
+      "POST /ip/release true",
+      "POST /ip/reserve true",
+      "POST /ip/use true",
+      "POST /ip/validate true",
       "POST /pools true",
       "POST /runners/{runner}/report true",
       "POST /webhooks true",
