@@ -34,8 +34,11 @@ export async function benchUp(args: string[]): Promise<void> {
   const sizes = flag === "--hosts" && list ? list.split(",").map(Number) : SIZES;
   const ansible = ansiblePlaybook();
   const measured: Measured[] = [];
-  for (const size of sizes) measured.push(await measure(size, ansible));
-  for (const each of measured) report(each);
+  for (const size of sizes) {
+    const each = await measure(size, ansible);
+    report(each);
+    measured.push(each);
+  }
   console.log(JSON.stringify(measured));
 }
 
