@@ -8,8 +8,8 @@ export function isSameStack(a: string, b: string): boolean {
   return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
 }
 
-/** Whether the owner is a resource of a Pulumi stack, which has a state file, or was one. A container may be named like a URN. */
-export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?[^/]+\/urn:pulumi:/.test(owner);
+/** Whether the owner is a resource of a Pulumi stack, which has a state file, or was one. Containers and services may be named like a URN. */
+export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?(?!service\/)[^/]+\/urn:pulumi:/.test(owner);
 
 /** The owner of the addresses that Docker reports for a container: `docker/NETWORK/RUNNER/CONTAINER`. */
 export const containerOwner = (network: string, runner: string, container: string): string =>

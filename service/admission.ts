@@ -1,5 +1,5 @@
 import type { Authenticator } from "../provider/access/authenticate";
-import { type Caller, requireScope, type Scope } from "../provider/access/caller";
+import { type Caller, hasScope, requireScope, type Scope } from "../provider/access/caller";
 import { openSession } from "../provider/access/tenant-ipam";
 import { OverlayError } from "../provider/errors";
 import { isLoopbackName } from "../provider/loopback";
@@ -10,6 +10,9 @@ import { withStoreTimeout } from "./readiness";
 
 /** Tokens whose ids were not seen lately and that turn out to be invalid. Each costs a read of the store. */
 const UNKNOWN_TOKENS_PER_SECOND = 50;
+
+/** A request that reads many rows of the store counts as one more for so many. */
+const ROWS_PER_REQUEST = 20;
 
 /** The one key of a limit for all callers together. */
 const ALL = "";
@@ -67,14 +70,26 @@ export class Admission {
     );
   }
 
+  /** Counts rows of the store that a caller has read as requests. */
+  chargeTo(caller: Caller): (rows: number) => void {
+    return (rows) => this.#requests.charge(caller.name, Math.floor(rows / ROWS_PER_REQUEST));
+  }
+
   /** For the functions of `reservations/`, in the bounds of the caller. */
   admit(caller: Caller, scope: Scope): Context {
     const { limits, tokenKeys, tenantDefaults, authenticator } = this.service;
     if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
     requireScope(caller, scope);
-    const pool = openSession(this.service.pool, caller, { tenantDefaults });
+    const pool = openSession(this.service.pool, caller, { tenantDefaults, rowsRead: this.chargeTo(caller) });
     const name = authenticator && { caller: caller.name };
-    return { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
+    return {
+      pool,
+      tokenKeys,
+      tenantDefaults,
+      tenant: caller.tenant,
+      mayOpenBlocks: hasScope(caller, "admin"),
+      ...name,
+    };
   }
 }
 
@@ -106,6 +121,6 @@ function refuseBrowsers({ host = "", origin, fetchSite = "none" }: Credentials):
 const rateLimitError = (caller: string, perSecond: number): OverlayError =>
   new OverlayError(
     "RATE_LIMITED",
-    `${caller} may send ${perSecond} requests a second.`,
+    `${caller} may send ${perSecond} requests a second, and fewer that read many leases.`,
     "Wait a second, and try again.",
   );

@@ -34,6 +34,8 @@ declare module "fastify" {
     caller: Caller;
     /** For the functions of `reservations/`, in the bounds of the caller. */
     overlay: Context;
+    /** Counts rows of the store in the limit of the caller. `overlay` does that itself. */
+    rowsRead: (rows: number) => void;
   }
 }
 

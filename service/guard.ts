@@ -5,6 +5,7 @@ import type { App } from "./app";
 export function guardRoutes(app: App, admission: Admission): void {
   app.decorateRequest("caller");
   app.decorateRequest("overlay");
+  app.decorateRequest("rowsRead");
   app.addHook("onRoute", ({ method, url, config }) => {
     if (config?.scope === undefined) throw new Error(`Route ${String(method)} ${url} declares no scope.`);
   });
@@ -17,5 +18,6 @@ export function guardRoutes(app: App, admission: Admission): void {
     if (scope === undefined) throw new Error(`Route ${request.routeOptions.url} declares no scope.`);
     request.caller = await admission.identify(credentials, needsStore === false ? { needsStore } : {});
     request.overlay = admission.admit(request.caller, scope);
+    request.rowsRead = admission.chargeTo(request.caller);
   });
 }

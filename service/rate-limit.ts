@@ -15,6 +15,12 @@ export class RateLimit {
     return true;
   }
 
+  /** What a request that was taken has cost besides. The key waits for it, at most a second longer. */
+  charge(key: string, cost: number): void {
+    const bucket = this.#refill(key);
+    bucket.left = Math.max(-this.perSecond, bucket.left - cost);
+  }
+
   giveBack(key: string): void {
     const bucket = this.#refill(key);
     bucket.left = Math.min(this.perSecond, bucket.left + 1);

@@ -36,6 +36,8 @@ export interface IpamSettings {
   /** The keys of tokens; default: the store has one. */
   tokenKeys?: string | undefined;
   observer?: Observer | undefined;
+  /** After each read: how many rows of the store it took. */
+  rowsRead?: ((rows: number) => void) | undefined;
   /** A store that was moved away can be read. */
   allowMoved?: boolean | undefined;
 }
@@ -149,7 +151,12 @@ export class Session {
 
   /** Answers from any number of rows; `rows` are those of the queries. */
   read<T>(queries: Query[], decide: (state: State, head: Head, rows: Rows) => T): Promise<T> {
-    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide };
+    const counted: typeof decide = (state, head, rows) => {
+      const result = decide(state, head, rows);
+      this.settings.rowsRead?.(state.leases.size + state.pools.size + (rows.events?.length ?? 0));
+      return result;
+    };
+    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide: counted };
     return this.#timed(view(this.engine, [work], this.#core).then(({ outcomes }) => toValue<T>(outcomes[0]!)));
   }
 

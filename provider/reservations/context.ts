@@ -15,6 +15,8 @@ export interface Context {
   tenant?: Tenant | undefined;
   /** The name of the caller's access token: its owners and idempotency keys are not those of other callers. Default: the command line. */
   caller?: string | undefined;
+  /** Whether the caller may make blocks for other tenants than its own. Default: it may, as the command line. */
+  mayOpenBlocks?: boolean | undefined;
   /** The setting of this name: blocks for tenants without a pool. */
   tenantDefaults?: TenantDefaults | undefined;
 }

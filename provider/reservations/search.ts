@@ -20,31 +20,58 @@ export interface LeasePage {
 export const findLeases = async (context: Context, search: Partial<SearchInput> = {}): Promise<Lease[]> =>
   (await findLeasePage(context, search)).leases;
 
-/** The first `limit` of them after the cursor, by pool and value. Reads no further than the page. */
+/** Leases and pools that are read for one page, as long as one is not complete. */
+const MOST_READ = 5000;
+
+/**
+ * The first `limit` of them after the cursor, by pool and value. Reads no further than the page. A page for which many leases were read that do
+ * not match ends early: it may be empty, and `next` goes on.
+ */
 export async function findLeasePage(context: Context, search: Partial<SearchInput> = {}): Promise<LeasePage> {
   const { limit = Infinity } = search;
   const leases: Lease[] = [];
-  for await (const lease of readMatching(context, search)) {
+  let read = 0;
+  let at: Position | undefined;
+  for await (const { lease, ...position } of readLeases(context, search)) {
     const last = leases.at(-1);
     // Leases that share a value are on one page.
-    if (last && leases.length >= limit && !isAtSameValue(last, lease)) return { leases, next: formatCursor(last) };
-    leases.push(lease);
+    if (lease && last && leases.length >= limit && !isSame(positionIn(last), position))
+      return { leases, next: formatCursor(positionIn(last)) };
+    if (at && limit < Infinity && read >= MOST_READ && !isSame(at, position)) return { leases, next: formatCursor(at) };
+    read++;
+    at = position;
+    if (lease) leases.push(lease);
   }
   return { leases };
 }
 
-const isAtSameValue = (a: Lease, b: Lease): boolean => a.pool === b.pool && positionOf(a) === positionOf(b);
+interface Position {
+  pool: string;
+  value: bigint;
+}
 
-const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(positionOf(lease))}`;
+const positionIn = (lease: Lease): Position => ({ pool: lease.pool, value: positionOf(lease) });
 
-async function* readMatching(context: Context, search: Partial<SearchInput>): AsyncGenerator<Lease> {
+const isSame = (a: Position, b: Position): boolean => a.pool === b.pool && a.value === b.value;
+
+const formatCursor = ({ pool, value }: Position): string => `${pool}/${formatValue(value)}`;
+
+/** What was read: pools, and leases of which `lease` is one that is searched. */
+async function* readLeases(
+  context: Context,
+  search: Partial<SearchInput>,
+): AsyncGenerator<Position & { lease?: Lease }> {
   for await (const specs of readPools(context, search)) {
     const indexed = await Promise.all(specs.map((spec) => readIndexed(context, spec, search)));
     for (const [i, spec] of specs.entries()) {
       const after = spec.name === search.after?.pool ? search.after.value : -1n;
+      yield { pool: spec.name, value: after < 0n ? 0n : after };
       const found = indexed[i]?.filter((lease) => positionOf(lease) > after);
       for await (const lease of found ?? readPages(context.pool, spec, search, after))
-        if (lease.childPool === undefined && isVisible(lease, context) && matches(lease, search)) yield lease;
+        yield {
+          ...positionIn(lease),
+          ...(lease.childPool === undefined && isVisible(lease, context) && matches(lease, search) && { lease }),
+        };
     }
   }
 }

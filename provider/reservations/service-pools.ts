@@ -4,7 +4,7 @@ import { sameExtents, total } from "../ipam/extents";
 import { RunPlan } from "../ipam/run-plan";
 import { findSpec } from "../ipam/shorthands";
 import type { Extent, Ipam, Lease, PoolSpec, Request, Tenant } from "../ipam/types";
-import { formatTenant, isSameTenant } from "../owner";
+import { formatTenant, isOwnerForAllTenants, isSameTenant, isTenantBlockName } from "../owner";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
@@ -100,8 +100,12 @@ async function findOpener(pool: Ipam, name: string): Promise<Lease | undefined> 
   return lease?.childPool === name && lease.state !== "offered" ? lease : undefined;
 }
 
-const isOfService = ({ owner, childPool }: Lease): boolean =>
-  childPool !== undefined && owner === ownerOfPool(childPool.slice(IP_POOLS.length));
+/** Made at run time: an IPPool, the block of a tenant, or the range of all tenants. */
+function isOfService({ owner, childPool = "" }: Lease): boolean {
+  const name = childPool.slice(IP_POOLS.length);
+  const isForTenants = isTenantBlockName(owner) || isOwnerForAllTenants(owner);
+  return owner === ownerOfPool(name) || (isForTenants && owner === name);
+}
 
 /** `POOL_IN_USE` while it has leases. Pools of stacks are deleted by their stack. */
 export async function deletePool(context: Context, name: string): Promise<PoolSpec> {
@@ -126,18 +130,32 @@ export interface TenantPool {
   leaseName: string;
 }
 
-/** The tenant's own pool of a type. A tenant without one gets a block at first use, as for resources. */
+/**
+ * The tenant's own pool of a type. A tenant without one gets a block at first use, as for resources. Blocks are few: other callers than the tenant's
+ * own do not use them up.
+ */
 export async function openTenantPool(context: Context, request: TenantPoolRequest, owner: string): Promise<TenantPool> {
-  const allocation: AllocationContext = {
-    pool: new RunPlan(context.pool),
-    owner,
-    tenantDefaults: context.tenantDefaults ?? {},
+  const mayOpen = context.mayOpenBlocks !== false || isSameTenant(context.tenant, request.tenant);
+  const tenantDefaults = mayOpen ? (context.tenantDefaults ?? {}) : {};
+  const allocation: AllocationContext = { pool: new RunPlan(context.pool), owner, tenantDefaults };
+  const open = async (): Promise<PoolSettings> => {
+    const chosen = await chooseTenantPool(request, allocation);
+    await claimTenantPool(chosen, allocation);
+    return chosen;
   };
-  const settings = await chooseTenantPool(request, allocation);
-  await claimTenantPool(settings, allocation);
+  const settings = await open().catch((error: unknown) => {
+    throw mayOpen || !isOverlayError(error, "INPUT_INVALID") ? error : blockDeniedError(request);
+  });
   const place = await requireNamedPool(context, { pool: settings.poolName });
   return { place, leaseName: tenantLeaseName(request.tenant, request.type, owner) };
 }
+
+const blockDeniedError = ({ tenant, type }: TenantPoolRequest): OverlayError =>
+  new OverlayError(
+    "ACCESS_DENIED",
+    `Tenant ${formatTenant(tenant)} has no pool of type ${type} yet, and this access token may not make one for it.`,
+    "Send the first request with a token of that tenant, or with the scope admin.",
+  );
 
 /** That of the caller, or the one that the operator names. */
 export function requireTenant(context: Context, given: Tenant | undefined): Tenant {

@@ -14,8 +14,8 @@ import { findChosen, isOnlyOffered, mayLeavePool, withdrawChosen } from "./place
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
  *
  * For a tenant without a pool, the first request allocates a block from a range that all tenants share. Blocks are leases, so blocks
- * of two tenants never overlap. They stay when the last address is released, because other systems may be configured with them. No
- * stack owns them: all stacks of a tenant use the same block.
+ * of two tenants never overlap. They stay when the last address is released, because other systems may be configured with them, until they are
+ * deleted over the API, or the range is full and another tenant needs one. No stack owns them: all stacks of a tenant use the same block.
  */
 type AllocationMethod = "offer" | "claim";
 
@@ -25,6 +25,9 @@ export interface TenantPoolRequest {
   /** The requested address or port, if any. */
   value: bigint | undefined;
 }
+
+/** A block without leases that was made so many seconds ago is given to another tenant if no other one is left. */
+const EMPTY_BLOCK_KEPT = 86_400;
 
 /** Names with slashes, which names of IPPools cannot have. */
 const sharedRangeName = (type: string): string => `tenants/${type}`;
@@ -181,6 +184,7 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
     kind: "address",
     extents: [range],
     allocation: "lowest",
+    reclaimAfter: EMPTY_BLOCK_KEPT,
     data: {
       settings: { poolName: sharedRangeName(type), addressSpace: "default", type, ranges: [formatRange(range)] },
     },

@@ -19,8 +19,10 @@ export const operationRoutes: RouteGroup = (app, { pool, limits, tenantDefaults 
       bodyLimit: Math.max(limits.bodyLimit, CALL_LIMIT),
       config: { scope: "preview" },
       schema: { hide: true, body: bodyOf(name), response: { 200: answerOf(name) } },
-      handler: async ({ body, caller }) =>
-        serveCall(name, body, userOf(caller), (session) => openSession(pool, caller, { ...session, tenantDefaults })),
+      handler: async ({ body, caller, rowsRead }) =>
+        serveCall(name, body, userOf(caller), (session) =>
+          openSession(pool, caller, { ...session, tenantDefaults, rowsRead }),
+        ),
     });
   }
 };

@@ -173,13 +173,18 @@ export function mayEvict(ask: Ask, lease: LeaseRow): Choice["reason"] | undefine
   return undefined;
 }
 
-/** A lease that was not seen for long, with nothing in its child pool, and with no offer that waits for it. */
+/** A lease that was not seen for long, with nothing in its child pool, also in quarantine, and with no offer that waits for it. */
 function isReclaimable({ state, pool, request }: Ask, lease: LeaseRow): boolean {
   if (!isInactive(pool.spec, lease, state.now)) return false;
-  if (lease.childPool !== undefined && heldLeases(state, lease.childPool, 1).length > 0) return false;
+  if (lease.childPool !== undefined && !isEmpty(state, lease.childPool)) return false;
   const waiting = state.offersIn(lease.pool).filter(({ afterLease }) => afterLease.includes(lease.uid));
   return waiting.every((offer) => isOwnHolder(state, request, offer) || givesWay(state, offer, request));
 }
+
+const isEmpty = (state: State, pool: string): boolean =>
+  heldLeases(state, pool, 1).length === 0 &&
+  state.restingIn(pool, Number.MAX_SAFE_INTEGER).every(({ freeAt = 0 }) => freeAt <= state.now) &&
+  state.offersIn(pool).length === 0;
 
 type HeldError = typeof takenError;
 

@@ -37,6 +37,10 @@ export class Table<R extends object, I extends string> {
     return this.#rows.get(key);
   }
 
+  get size(): number {
+    return this.#rows.size;
+  }
+
   by(index: I, value: string): R[] {
     const keysOf = this.indexes[index];
     const keys = this.#indexes.find(([each]) => each === keysOf)![1].get(value);

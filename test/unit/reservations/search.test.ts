@@ -22,6 +22,7 @@ import {
   useByToken,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
+import { TestService } from "../service/service";
 import { codeOf, messageOf } from "./answers";
 
 /** Pages, runners by their name alone, and what a tenant sees. */
@@ -107,6 +108,39 @@ describe("pages", () => {
 
   test.each(["", "web", "pool/web/", "pool/web/x"])("%j is no cursor", (after) => {
     expect(searchInput.safeParse({ after }).success).toBe(false);
+  });
+});
+
+describe("a page for which nothing matches", () => {
+  const LEASES = 6000;
+  beforeEach(async () => {
+    await stage.make("IPPool", "large", { ranges: ["172.20.0.0/19"], allocation: "lowest" });
+    const request = (i: number) => ({
+      ...{ pool: "pool/large", owner: `o${i}`, type: "IPReservation" },
+      ...(i === LEASES - 1 && { labels: { job: "last" } }),
+    });
+    await context.pool.claim(Array.from({ length: LEASES }, (_, i) => request(i)));
+  });
+
+  test("reads a bounded number of rows, and its cursor goes on to the next match", async () => {
+    let rows = 0;
+    const pool = stage.pool.ipam.session({ rowsRead: (read: number) => (rows += read) });
+    const search = { labels: ["job=last"], limit: 10 };
+    const page = await findLeasePage({ pool }, search);
+    expect(page).toMatchObject({ leases: [], next: expect.stringMatching(/^pool\/large\//) });
+    expect(rows).toBeGreaterThan(5000);
+    expect(rows).toBeLessThan(6000);
+    const second = await findLeasePage({ pool }, { ...search, after: searchInput.parse({ after: page.next }).after });
+    expect([second.leases.length, second.next]).toEqual([1, undefined]);
+    expect(await findLeases({ pool }, { labels: ["job=last"] })).toHaveLength(1);
+  });
+
+  test("counts as many requests of its access token", async () => {
+    const limited = await TestService.on(stage.pool.ipam, { limits: { rateLimit: 100 } });
+    const token = await limited.token("reader", ["read"]);
+    const search = () => limited.outcome("GET /api/overlay/ip/reservations?label=job%3Dnone", token);
+    expect([await search(), await search()]).toEqual(["200", "429 RATE_LIMITED"]);
+    await limited.close();
   });
 });
 

@@ -1,9 +1,10 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { parseIp } from "../../../provider/addressing/ip";
+import { parseIp, parseRange } from "../../../provider/addressing/ip";
 import { findSpec } from "../../../provider/ipam/shorthands";
 import {
   allocate,
   allocateInput,
+  allocationInput,
   type Context,
   createPool,
   createPoolInput,
@@ -233,4 +234,48 @@ describe("a reservation by type", () => {
   ])("with %o by a caller of %o is refused", async (input, tenant, code) => {
     expect(await codeOf(ask(input, { ...context, tenant }))).toBe(code);
   });
+});
+
+describe("the block of a tenant", () => {
+  const BLOCK = "pool/tenant/acme/shop/clusterIP";
+  const of = (tenant: string, uid = "a") => ({ uid, tenant: `${tenant}/shop`, type: "clusterIP" });
+
+  test("is not made by a caller that is neither an admin nor of the tenant, but used by it", async () => {
+    const scheduler = { ...context, mayOpenBlocks: false };
+    expect(await codeOf(take(of("acme"), scheduler))).toBe("ACCESS_DENIED");
+    const asked = { ...of("acme"), ttl: 60, uid: undefined };
+    expect(await codeOf(reserve(scheduler, reserveInput.parse(asked)))).toBe("ACCESS_DENIED");
+    expect(await stage.pool.ipam.pools({ prefix: "pool/tenant" })).toEqual([]);
+    await take(of("acme"), { ...scheduler, tenant: acme });
+    expect(await take(of("acme", "b"), scheduler)).toMatchObject({ pool: BLOCK });
+  });
+
+  test("is deleted once it is empty", async () => {
+    await take(of("acme"));
+    expect(await codeOf(deletePool(context, BLOCK))).toBe("POOL_IN_USE");
+    expect(await deallocate(context, allocationInput.parse(of("acme")))).toHaveLength(1);
+    await deletePool(context, BLOCK);
+    expect(await findSpec(stage.pool.ipam, BLOCK)).toBeUndefined();
+    expect(await take(of("acme"))).toMatchObject({ pool: BLOCK });
+  });
+
+  test("is given to another tenant if the range is full, it is empty, and a day old", async () => {
+    context.tenantDefaults = { clusterIP: { range: parseRange("10.96.0.0/28")!, prefixLength: 29 } };
+    for (const tenant of ["acme", "globex"]) await take(of(tenant));
+    await deallocate(context, allocationInput.parse(of("acme")));
+    expect(await codeOf(take(of("initech")))).toBe("POOL_EXHAUSTED");
+    stage.pass(86_400);
+    expect(await take(of("initech"))).toMatchObject({ pool: "pool/tenant/initech/shop/clusterIP" });
+    expect(await findSpec(stage.pool.ipam, BLOCK)).toBeUndefined();
+    expect(await codeOf(take(of("umbrella")))).toBe("POOL_EXHAUSTED");
+    expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
+  });
+});
+
+test("an address of a service whose uid looks like that of a stack's resource is released", async () => {
+  await create(web);
+  const service = { uid: "urn:pulumi:prod::shop::Service::web", pool: "web" };
+  await take(service);
+  expect(await deallocate(context, allocationInput.parse(service))).toHaveLength(1);
+  expect(await findAllocations(context, allocationInput.parse(service))).toEqual([]);
 });

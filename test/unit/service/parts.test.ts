@@ -131,6 +131,11 @@ test("a key may make so many requests a second, and as many at once; others have
   expect(take(6)).toBe(4);
   limit.giveBack("a");
   expect(take(6)).toBe(1);
+  limit.charge("a", 100);
+  now += 1000;
+  expect(take(1)).toBe(0);
+  now += 1000;
+  expect(take(6)).toBe(4);
 });
 
 test.each([

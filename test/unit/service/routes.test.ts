@@ -76,12 +76,16 @@ describe("a reservation", () => {
   test("in a tenant's own pool of a type, which is made at first use", async () => {
     service.context.tenantDefaults = stage.deps.tenantDefaults;
     const bound = await service.token("acme", ["reserve"], { tenant: { org: "acme", project: "shop" } });
+    const scheduler = await service.token("unbounded", ["reserve"]);
+    const first = `POST ${API}/ip/reserve?type=clusterIP&tenant=acme/shop`;
+    expect(await service.outcome(first, scheduler)).toBe("403 ACCESS_DENIED");
     const answer = await service.send(`POST ${API}/ip/reserve?type=clusterIP`, bound);
     expect([answer.statusCode, answer.json()]).toEqual([
       200,
       expect.objectContaining({ pool: "pool/tenant/acme/shop/clusterIP", tenant: "acme/shop", state: "reserved" }),
     ]);
     expect(await outcome(`POST ${API}/ip/reserve?type=clusterIP&tenant=acme/shop`)).toBe("200");
+    expect(await service.outcome(first, scheduler)).toBe("200");
     expect(await outcome(`POST ${API}/ip/reserve?type=clusterIP`)).toBe("400 INPUT_INVALID");
     expect(await service.outcome(`POST ${API}/ip/reserve?type=clusterIP&tenant=globex/shop`, bound)).toBe(
       "403 TENANT_MISMATCH",

@@ -262,6 +262,7 @@ describe("the tenant comes from the token", () => {
     names: ["pool/tenants/clusterIP"],
     childPool: {
       ...specOf("tenants/clusterIP", "10.96.0.0/12"),
+      reclaimAfter: 86_400,
       data: {
         settings: {
           poolName: "tenants/clusterIP",
