@@ -1,11 +1,12 @@
 import { chmod, writeFile } from "node:fs/promises";
+import { z } from "zod";
 import { OverlayError } from "../provider/errors";
 import { checkStore, openEngine, openIpam, placeOf } from "../provider/ipam";
 import { listSpecs } from "../provider/ipam/shorthands";
 import { TABLES } from "../provider/ipam/store/schema";
-import { keyRing, STORED_KEYS, withKeys } from "../provider/ipam/token";
+import { keyRing, rotateKeys, STORED_KEYS, withKeys } from "../provider/ipam/token";
 import { move, reopen, type Site, snapshot } from "../provider/ipam/transfer";
-import { command, group, readSecret, requireFile, withNewPool, withPool, withSettings } from "./command";
+import { command, group, parseOptions, readSecret, requireFile, withNewPool, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
 /** Exit code 1 if a problem is not repaired. */
@@ -50,7 +51,7 @@ function printRow(name: string, row: object): void {
 
 /** The key ring that signs and verifies tokens. With a copy of it, tokens stay valid after the store is lost. */
 export const keysCommand = () =>
-  group("keys", "The secret keys that sign tokens.", [exportKeysCommand(), importKeysCommand()]);
+  group("keys", "The secret keys that sign tokens.", [exportKeysCommand(), importKeysCommand(), rotateKeysCommand()]);
 
 const exportKeysCommand = () =>
   command("export", "Write the key ring to a file that only its owner can read. Its content is secret.")
@@ -76,6 +77,21 @@ const importKeysCommand = () =>
         out.note(`The store has ${keyRing(kept).length} keys now.`);
         if (settings.tokenKeys !== undefined)
           out.note("The setting tokenKeys overrides the store's keys here: add the keys there, too.");
+      }),
+    );
+
+const keepInput = z.object({ keep: z.coerce.number().int().min(0).optional() });
+
+const rotateKeysCommand = () =>
+  command("rotate", "Sign tokens with a new key from now on.")
+    .option("--keep <n>", "how many of the older keys still verify tokens; default: all")
+    .action(
+      withPool<object>(async ({ pool, settings, out }, options) => {
+        const { keep = Infinity } = parseOptions(keepInput, options);
+        const kept = await pool.admin.replaceSecret(STORED_KEYS, (before) => rotateKeys(before, keep));
+        out.note(`The store has ${keyRing(kept).length} keys now. Tokens that others have signed are refused.`);
+        if (settings.tokenKeys !== undefined)
+          out.note("The setting tokenKeys overrides the store's keys here: change the keys there, too.");
       }),
     );
 

@@ -67,6 +67,9 @@ export class StoreAdmin {
 /** Webhooks are secrets of the store: each has the key that signs what is sent. */
 const PREFIX = "webhook/";
 
+/** Each of them is a reader of all events. */
+export const MOST_WEBHOOKS = 100;
+
 /** The webhooks of a store. */
 export class Webhooks {
   readonly #session: Session;
@@ -80,12 +83,16 @@ export class Webhooks {
     return secrets.flatMap(({ key, value }) => (key.startsWith(PREFIX) ? [JSON.parse(value)] : []));
   }
 
-  /** It gets the events from now on. */
-  async add(webhook: Webhook): Promise<void> {
-    await changeDocument(this.#session, "delivery", webhook.id, (_kept, _now, { lastEvent }) =>
-      JSON.stringify({ delivered: lastEvent }),
-    );
-    await changeDocument(this.#session, "secret", PREFIX + webhook.id, () => JSON.stringify(webhook));
+  /** It gets the events from now on. false: there are `MOST_WEBHOOKS` already. */
+  async add(webhook: Webhook): Promise<boolean> {
+    const work = (state: State, { lastEvent }: Head): boolean => {
+      if (state.documentsOf("secret").filter(({ key }) => key.startsWith(PREFIX)).length >= MOST_WEBHOOKS) return false;
+      const { id: key } = webhook;
+      state.documents.put({ kind: "delivery", key, value: JSON.stringify({ delivered: lastEvent }) });
+      state.documents.put({ kind: "secret", key: PREFIX + key, value: JSON.stringify(webhook) });
+      return true;
+    };
+    return (await this.#session.write([STORE], [{ of: "documents", kind: "secret" }], work))[0];
   }
 
   /** false: there is none. */

@@ -1,6 +1,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import { runnerOfPool } from "../pool-names";
 import type { ExpectedToken, Ipam, Lease, TokenClaims } from "./types";
 
 /**
@@ -65,6 +66,13 @@ export const STORED_KEYS = "tokenKeys";
 export const withKeys = (added: string, kept: string | undefined): string =>
   [...new Set([...keyRing(added), ...(kept === undefined ? [] : keyRing(kept))].map(({ secret }) => secret))].join(",");
 
+/** Adds a new key, which signs from now on, and drops all but the newest `keep` of those before it. */
+export const rotateKeys = (kept: string | undefined, keep: number): string =>
+  withKeys(newSecret(), kept)
+    .split(",")
+    .slice(0, keep + 1)
+    .join(",");
+
 /** The token of a lease on an address: of a runner, or else of the pool by its name. */
 export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>
   signToken(
@@ -86,9 +94,15 @@ export function openToken(token: string, ring: KeyRing | undefined, { runner, no
   const key = ring?.find((key) => key.id === id);
   if (!key || !isEqual(mac(key.secret, text), given!)) throw signatureError(key === undefined);
   const grant = grantOf(payload!);
-  if (runner !== undefined && !`/${grant.runner}`.endsWith(`/${runner}`)) throw otherRunnerError(grant, runner);
+  if (runner !== undefined && !isForRunner(grant, runner)) throw otherRunnerError(grant, runner);
   if (now !== undefined && isTokenExpired(grant, now)) throw tokenExpiredError(grant);
   return grant;
+}
+
+/** `NETWORK/RUNNER`, or the runner's name alone. A pool of that name is no runner. */
+function isForRunner({ pool }: TokenClaims, runner: string): boolean {
+  const found = runnerOfPool(pool);
+  return found !== undefined && [found.runner, `${found.network}/${found.runner}`].includes(runner);
 }
 
 /** Both are 43 characters of base64url: `FORM` checks the length. */

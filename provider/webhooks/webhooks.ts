@@ -3,13 +3,11 @@ import { z } from "zod";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access/caller";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import { MOST_WEBHOOKS } from "../ipam/admin";
 import type { Delivery, Store, Webhook } from "../ipam/types";
 import { isLoopbackName } from "../loopback";
 
 /** Makes, lists, resumes and removes webhooks. */
-
-/** Each of them is a reader of all events. */
-const MOST_WEBHOOKS = 100;
 
 const LONGEST_URL = 2000;
 
@@ -37,12 +35,6 @@ export async function createWebhook(
   input: WebhookInput,
   now = Date.now(),
 ): Promise<Webhook> {
-  if ((await pool.admin.webhooks.list()).length >= MOST_WEBHOOKS)
-    throw new OverlayError(
-      "WEBHOOK_LIMIT",
-      `There are ${MOST_WEBHOOKS} webhooks already.`,
-      "Remove one first: `overlayctl webhook list` shows them.",
-    );
   const webhook: Webhook = {
     id: randomBytes(4).toString("hex"),
     url: new URL(input.url).href,
@@ -51,8 +43,12 @@ export async function createWebhook(
     createdAt: now,
     createdBy,
   };
-  await pool.admin.webhooks.add(webhook);
-  return webhook;
+  if (await pool.admin.webhooks.add(webhook)) return webhook;
+  throw new OverlayError(
+    "WEBHOOK_LIMIT",
+    `There are ${MOST_WEBHOOKS} webhooks already.`,
+    "Remove one first: `overlayctl webhook list` shows them.",
+  );
 }
 
 /** A webhook for JSON, without its secret. */

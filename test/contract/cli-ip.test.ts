@@ -91,6 +91,20 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await run("short", "ip", "validate", String(token))).toMatchObject({ error: "SETTING_INVALID" });
   });
 
+  test("keys of the store: a rotated one still verifies, a retired one does not", async () => {
+    const validate = async ({ token }: Record<string, unknown>) =>
+      (await ctl.run("ip", "validate", String(token), "--json")).json[0];
+    const first = await reserve();
+    await ctl.must("store", "keys", "rotate");
+    const second = await reserve();
+    expect([await validate(first), await validate(second)]).toMatchObject([{ ip: first.ip }, { ip: second.ip }]);
+    await ctl.must("store", "keys", "rotate", "--keep", "1");
+    expect([await validate(first), await validate(second)]).toMatchObject([
+      { error: "TOKEN_SIGNATURE" },
+      { ip: second.ip },
+    ]);
+  });
+
   test("a second request for the same container gets the same address; a second address in the network is refused", async () => {
     const first = await reserve("--by", "api");
     const again = await reserve("--by", "api");

@@ -51,7 +51,7 @@ export async function canWrite(path: string): Promise<boolean> {
   }
 }
 
-/** File systems whose locks do not hold between machines, by the number that `statfs` gives. */
+/** File systems whose locks do not hold between machines, or may not, by the number that `statfs` gives. */
 const NETWORKS = new Map([
   [0x6969, "NFS"],
   [0xff534d42, "CIFS"],
@@ -63,6 +63,8 @@ const NETWORKS = new Map([
   [0xc36400, "Ceph"],
   [0xbd00bd0, "Lustre"],
   [0x47504653, "GPFS"],
+  [0x01021997, "9P"],
+  [0x65735546, "FUSE"],
 ]);
 
 /** The kernel's number may come as a signed one. */
@@ -76,6 +78,20 @@ export async function rejectNetworkFileSystem(path: string): Promise<void> {
   if (!network) return;
   const what = `The pool file ${path} is on ${network}, where locks between machines cannot be trusted.`;
   throw new OverlayError("STORE_UNAVAILABLE", what, "Keep it on a local disk, or use a postgres:// or etcd:// store.");
+}
+
+/** The file has the keys that sign tokens. In a folder that is closed to others, its own mode does not matter. */
+export function refuseOpenMode(path: string): void {
+  if (process.platform === "win32") return;
+  const { mode } = statSync(path);
+  const isOpen = (mode & 0o006) !== 0 && (statSync(dirname(path)).mode & 0o001) !== 0;
+  if (!isOpen) return;
+  const what = `Every user of this machine can read or write the pool file ${path} (mode ${(mode & 0o777).toString(8)}), which has the keys that sign tokens.`;
+  throw new OverlayError(
+    "STORE_UNAVAILABLE",
+    what,
+    `Run \`chmod o-rw ${path}\`. A new key: \`overlayctl store keys rotate\`.`,
+  );
 }
 
 /** Before 3.51.3 a write-ahead log can be reset while another process still reads it, and lose what was committed. */

@@ -14,6 +14,7 @@ import {
   noFreeRange,
   noTables,
   readOnlyError,
+  refuseOpenMode,
   rejectNetworkFileSystem,
   type SqliteModule,
   translateError,
@@ -75,6 +76,7 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   }
   const readOnly = options.readOnly || !(await canWrite(path));
   await rejectNetworkFileSystem(path);
+  refuseOpenMode(path);
   return retryWhileLocked(path, options.lockTimeout, () => {
     const db = new sqlite.DatabaseSync(path, { readOnly });
     try {

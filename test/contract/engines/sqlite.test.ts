@@ -43,6 +43,23 @@ describe("a file", () => {
     guardsConflict: false,
   });
 
+  test("that every user of the machine can read is refused, unless its folder is closed to them", async () => {
+    const path = newPath();
+    await (await open(path)).close();
+    chmodSync(path, 0o644);
+    await (await open(path)).close();
+    chmodSync(folder, 0o755);
+    const refusal = {
+      code: "STORE_UNAVAILABLE",
+      what: expect.stringContaining("(mode 644)"),
+      fix: expect.stringContaining(`chmod o-rw ${path}`),
+    };
+    await expect(open(path)).rejects.toMatchObject(refusal);
+    chmodSync(path, 0o640);
+    await (await open(path)).close();
+    chmodSync(folder, 0o700);
+  });
+
   test("every query seeks in indexes", async () => {
     const path = newPath();
     await openHere(path);
@@ -185,5 +202,7 @@ test.each([
 test.each([
   [0x6969, "NFS"],
   [-11317950, "CIFS"],
+  [0x65735546, "FUSE"],
+  [0x01021997, "9P"],
   [0xef53, undefined],
 ])("file system %d is %s", (type, name) => expect(networkName(type)).toBe(name));

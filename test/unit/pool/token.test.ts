@@ -90,6 +90,8 @@ test("a token for another runner, or an expired one, is refused", () => {
   }
   expect(openToken(token, ring, { runner: "node1" })).toEqual(grant);
   expect(codeOf(() => openToken(token, ring, { runner: "other/node1" }))).toBe("TOKEN_RUNNER");
+  const ofPool = signToken({ ...grant, pool: "pool/node1", runner: "pool/node1" }, ring);
+  expect(codeOf(() => openToken(ofPool, ring, { runner: "node1" }))).toBe("TOKEN_RUNNER");
   expect(codeOf(() => openToken(token, ring, { now: grant.expiresAt! + 1 }))).toBe("TOKEN_EXPIRED");
 });
 

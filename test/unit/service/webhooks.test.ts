@@ -66,6 +66,16 @@ async function claimAll(pool: Store, names: string[], from = "pool/p"): Promise<
 
 const named = (count: number): string[] => Array.from({ length: count }, (_, i) => `o${i}`);
 
+test("of webhooks that are added at the same time, those past the limit are refused", async () => {
+  const [pool, receiver] = [await newPool(), await newReceiver()];
+  const results = await Promise.allSettled(Array.from({ length: 105 }, () => add(pool, receiver)));
+  const refused = results.filter(({ status }) => status === "rejected");
+  expect(refused).toEqual(
+    Array(5).fill({ status: "rejected", reason: expect.objectContaining({ code: "WEBHOOK_LIMIT" }) }),
+  );
+  expect(await pool.admin.webhooks.list()).toHaveLength(100);
+});
+
 const waitFor = (check: () => void) => vi.waitFor(check, { timeout: 20_000, interval: 10 });
 
 describe("a delivery", () => {
