@@ -3,6 +3,7 @@ import { openIpam, type Store } from "../../../provider/ipam";
 import { describeExcess } from "../../../service/json-body";
 import { deploy } from "../cli/ctl";
 import { hostileBodies } from "./hostile-bodies";
+import { hostileRequests } from "./hostile-requests";
 import { TestService } from "./service";
 
 let pool: Store;
@@ -80,3 +81,24 @@ test("hostile bodies of every route are refused, each with at most 8 KB", async 
   }
   expect(answers.filter(({ status, bytes }) => ![400, 413].includes(status) || bytes > 8192)).toEqual([]);
 });
+
+test("valid requests with as much in them as there may be: every route has one, and none fails", async () => {
+  const all = await service.token("all", ["admin", "preview", "deploy"]);
+  const requests = hostileRequests();
+  const routes = service.app.allRoutes.filter(({ config }) => config?.scope !== "public");
+  const asked = new Set(requests.map(({ route }) => route));
+  const missing = routes.flatMap(({ method, url }) => [method].flat().map((each) => `${each} ${url}`));
+  expect(missing.filter((route) => !asked.has(route) && !STREAMED.test(route))).toEqual([]);
+  const answers: string[] = [];
+  for (const { route, name, url, body } of requests) {
+    const [method] = route.split(" ");
+    const { statusCode, body: text } = await service.send(`${method} ${url}`, all, { ...(body && { payload: body }) });
+    const code = statusCode < 300 ? "" : JSON.parse(text).code;
+    if (statusCode >= 500 || ["INPUT_INVALID", "BODY_TOO_LARGE"].includes(code))
+      answers.push(`${route}, ${name}: ${code} ${text}`);
+  }
+  expect(answers).toEqual([]);
+});
+
+/** Streams and metrics take nothing that grows. `HEAD` is as `GET`. */
+const STREAMED = /^HEAD |\/events$|\/metrics$/;
