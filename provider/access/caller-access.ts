@@ -33,8 +33,8 @@ export class CallerAccess implements Access {
     private readonly sharedRanges: ExistingLease[],
   ) {}
 
-  mayUse(pool: string, spec: PoolSpec | undefined): boolean {
-    return this.#isInBounds(pool) && !isOfOtherTenant(spec ?? {}, this.caller.tenant);
+  mayUse(pool: string): boolean {
+    return this.#isInBounds(pool);
   }
 
   mayChange(lease: Lease): boolean {

@@ -64,7 +64,7 @@ export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
 
 /**
  * The store as one caller may see and change it. Changes are checked in their transaction: see `Access`. Here requests get the tenant of the
- * caller, lists leave out what the caller may not see, and other reads of that are refused with `ACCESS_DENIED`.
+ * caller. What the caller may not see is not there for it: an answer does not tell it from what does not exist.
  */
 class TenantIpam implements Ipam {
   constructor(
@@ -136,12 +136,13 @@ class TenantIpam implements Ipam {
     );
     if (!lease) return undefined;
     if (this.access.maySee(lease)) return this.access.show(lease);
-    if (!("pool" in selector)) return undefined;
+    // Ids are not guessed: the caller has a token of the lease.
+    if (!("leaseId" in selector || "uid" in selector)) return undefined;
     throw this.access.denied(`a lease in ${describePool(lease.pool)}`);
   }
 
   async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
-    await this.#mustSeePool(pool);
+    if (!(await this.#hasPool(pool))) return [];
     const { owner, ...page } = options;
     const leases = await fillPage(
       owner === undefined ? page : {},
@@ -161,33 +162,30 @@ class TenantIpam implements Ipam {
         ({ spec }) => this.access.maySeePool(spec),
         ({ spec }) => spec.name,
       );
-    const [found] = await this.ipam.pools(selector);
-    if (found && !this.access.maySeePool(found.spec)) throw this.access.denied(describePool(selector.name));
-    return found ? [found] : [];
+    return (await this.ipam.pools(selector)).filter(({ spec }) => this.access.maySeePool(spec));
   }
 
   /** None of the leases is left out: a pool with leases of others cannot end. */
   async #poolsEndingWith(pool: string): Promise<PoolInfo[]> {
-    await this.#mustSeePool(pool);
+    if (!(await this.#hasPool(pool))) return [];
     const pools = await this.ipam.pools({ endingWith: pool });
     for (const { held = [] } of pools) for (const lease of held) this.#mustBeOwn(lease);
     return pools;
   }
 
   async freeExtents(pool: string, options?: { range?: Extent; limit?: number }): Promise<Extent[]> {
-    await this.#mustSeePool(pool);
+    if (!(await this.#hasPool(pool))) return [];
     return this.ipam.freeExtents(pool, options);
   }
 
   /** Ids of other callers' events are missing in it. */
   async events(selector: EventSelector = {}): Promise<EventPage> {
-    if ("pool" in selector) await this.#mustSeePool(selector.pool);
     const { events, last } = await this.ipam.events(selector);
     return { events: showEvents(this.caller, events), last };
   }
 
-  async #mustSeePool(name: string): Promise<void> {
-    await this.pools({ name });
+  async #hasPool(name: string): Promise<boolean> {
+    return (await this.pools({ name })).length > 0;
   }
 
   /** The request with the tenant of the caller, whatever it says itself. */

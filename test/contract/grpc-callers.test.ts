@@ -135,6 +135,7 @@ const REFUSALS = [
   "PERMISSION_DENIED TENANT_MISMATCH",
   "INVALID_ARGUMENT IP_OUTSIDE_POOL",
   "NOT_FOUND POOL_NOT_FOUND",
+  "NOT_FOUND LEASE_NOT_FOUND",
 ];
 
 test("the tenant comes from the token: a request for another one is refused", async () => {

@@ -9,8 +9,10 @@ import type { State } from "./state";
  * owner is. A request without it may do everything.
  */
 export interface Access {
-  /** Whether it may request values of this pool; `spec` is absent if there is no such pool. */
-  mayUse(pool: string, spec: PoolSpec | undefined): boolean;
+  /** Whether it may request values of a pool of this name. */
+  mayUse(pool: string): boolean;
+  /** Whether there is this pool for it. */
+  maySeePool(spec: PoolSpec): boolean;
   /** Whether it may change and end this lease. */
   mayChange(lease: Lease): boolean;
   /** Whether it may say that this lease is in use. */
@@ -38,9 +40,11 @@ export const mayHold = ({ terms }: State, lease: Lease): boolean => terms.access
 /** A lease as errors and warnings may show it. */
 export const show = ({ terms }: State, lease: Lease): Lease => terms.access?.show(lease) ?? lease;
 
-export function mustBeUsable({ terms: { access } }: State, pool: string, spec: PoolSpec | undefined): void {
-  if (access && !access.mayUse(pool, spec)) throw access.denied(describePool(pool));
+export function mustBeUsable({ terms: { access } }: State, pool: string): void {
+  if (access && !access.mayUse(pool)) throw access.denied(describePool(pool));
 }
+
+export const maySeePool = ({ terms }: State, spec: PoolSpec): boolean => terms.access?.maySeePool(spec) ?? true;
 
 export function mustBeNameable({ terms: { access } }: State, name: string, lease: Lease): void {
   if (access && !access.mayName(name, lease)) throw access.denied(`the name ${name}`);

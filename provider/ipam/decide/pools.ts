@@ -3,7 +3,7 @@ import { isSameStack, isSameTenant } from "../../owner";
 import { describePool, PORT_SPACES, SPACES } from "../../pool-names";
 import { poolInUseError, poolMissingError, tenantError } from "../errors";
 import type { Extent, PoolSpec, Request, Tenant } from "../types";
-import { mayChange, mustBeUsable, show } from "./access";
+import { mayChange, maySeePool, mustBeUsable, show } from "./access";
 import { addFree, zonesIn } from "./free-space";
 import { isLive, type LeaseRow, type PoolRow, toLease } from "./rows";
 import type { State } from "./state";
@@ -49,8 +49,8 @@ export function specOf(state: State, name: string, program?: string): PoolSpec |
 export function requirePool(state: State, request: Request, isClaim: boolean): Pool {
   const { pool: name, tenant } = request;
   const found = specOf(state, name, request.program);
-  mustBeUsable(state, name, found);
-  if (!found) throw poolMissingError(name);
+  mustBeUsable(state, name);
+  if (!found || !maySeePool(state, found)) throw poolMissingError(name);
   const row = state.pool(name);
   if (isClaim && row?.isClosing) throw poolMissingError(name, "is being deleted");
   if (isClaim && !row?.spec) {

@@ -103,7 +103,7 @@ test("a caller of one network reaches its runners and nothing else", async () =>
     "network/training",
     "runner/training/a",
   ]);
-  expect(await codeOf(reserve(context, { pool: "web" }))).toBe("ACCESS_DENIED");
+  expect(await codeOf(reserve(context, { pool: "web" }))).toBe("POOL_NOT_FOUND");
 });
 
 test("a caller of one runner's pool reserves there, and on any runner only there", async () => {

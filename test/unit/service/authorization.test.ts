@@ -310,4 +310,10 @@ const secretOf = (token: unknown): string =>
 const isStream = ({ headers }: Answer): boolean => String(headers["content-type"]).startsWith("text/event-stream");
 
 /** What is outside of the bounds of a caller is refused, or does not exist for it. */
-const REFUSALS = ["403 ACCESS_DENIED", "403 TENANT_MISMATCH", "400 IP_OUTSIDE_POOL", "404 POOL_NOT_FOUND"];
+const REFUSALS = [
+  "403 ACCESS_DENIED",
+  "403 TENANT_MISMATCH",
+  "400 IP_OUTSIDE_POOL",
+  "404 POOL_NOT_FOUND",
+  "404 LEASE_NOT_FOUND",
+];

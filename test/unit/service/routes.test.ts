@@ -277,7 +277,8 @@ describe("runners", () => {
       await service.outcome(`POST ${API}/ip/reserve?runner=${name}`, own),
     ];
     expect(await outcomes("training%2Fnode1")).toEqual(["200", "200", "200", "200"]);
-    expect(new Set(await outcomes("training%2Fnode2"))).toEqual(new Set(["403 ACCESS_DENIED"]));
+    expect(new Set(await outcomes("training%2Fnode2"))).toEqual(new Set(["404 POOL_NOT_FOUND"]));
+    expect(await outcomes("training%2Fnone")).toEqual(await outcomes("training%2Fnode2"));
   });
 
   test("reports what runs: used, gone, and contradictions", async () => {

@@ -230,7 +230,7 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       }),
       "403 ACCESS_DENIED",
     ],
-    ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "403 ACCESS_DENIED"],
+    ["claims in a pool", "claim", () => claimOf({ pool: "pool/priv", tenant: OTHER }), "404 POOL_NOT_FOUND"],
     ["claims an overlapping range", "claim", () => poolOf("192.168.8.0/30", {}), "409 PLAN_STALE"],
     ["changes", "change", () => ({ ...placeOf(held), changes: { owner: owner("mine") } }), "403 ACCESS_DENIED"],
     ["changes as a dry run", "change", () => ({ ...placeOf(held), changes: {}, dryRun: true }), "403 ACCESS_DENIED"],
