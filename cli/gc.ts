@@ -4,7 +4,7 @@ import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../provider/errors";
 import type { Ipam, Lease } from "../provider/ipam";
 import { formatExtents } from "../provider/ipam/errors";
-import { findSpec, listSpecs } from "../provider/ipam/shorthands";
+import { findSpec, listSpecs } from "../provider/ipam/interface";
 import { isCommitted } from "../provider/ipam/types";
 import { forgottenHosts } from "../provider/lifecycle/delete";
 import { isForgotten, isStackOwner } from "../provider/owner";

@@ -3,7 +3,7 @@ import { OverlayError } from "../provider/errors";
 import type { Connection, Host, Hosts } from "../provider/host/connection";
 import { openHosts } from "../provider/host/ssh/hosts";
 import type { Ipam, Lease } from "../provider/ipam";
-import { listSpecs } from "../provider/ipam/shorthands";
+import { listSpecs } from "../provider/ipam/interface";
 import { isCommitted } from "../provider/ipam/types";
 import { NETWORKS, networkOfPool } from "../provider/pool-names";
 import { readRunnerName, requireNetwork } from "../provider/reservations/runners";

@@ -10,7 +10,7 @@ import {
   type Store,
 } from "../provider/ipam";
 import { formatExtents } from "../provider/ipam/errors";
-import { findSpec } from "../provider/ipam/shorthands";
+import { findSpec } from "../provider/ipam/interface";
 import { parseStamp } from "../provider/lifecycle/lease";
 import type { HostRecord } from "../provider/network/model/items";
 import type { DiscoveredRunner } from "../provider/network/read/survey";

@@ -2,7 +2,7 @@ import { chmod, writeFile } from "node:fs/promises";
 import { z } from "zod";
 import { OverlayError } from "../provider/errors";
 import { checkStore, openEngine, openIpam, placeOf } from "../provider/ipam";
-import { listSpecs } from "../provider/ipam/shorthands";
+import { listSpecs } from "../provider/ipam/interface";
 import { TABLES } from "../provider/ipam/store/schema";
 import { keyRing, rotateKeys, STORED_KEYS, withKeys } from "../provider/ipam/token";
 import { move, reopen, type Site, snapshot } from "../provider/ipam/transfer";

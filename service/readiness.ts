@@ -1,5 +1,5 @@
 import { OverlayError } from "../provider/errors";
-import { findSpec } from "../provider/ipam/shorthands";
+import { findSpec } from "../provider/ipam/interface";
 import type { Ipam } from "../provider/ipam/types";
 import { DEFAULT_SPACE } from "../provider/pool-names";
 import { withTimeout } from "./timeout";

@@ -1,5 +1,5 @@
 import { openIpam } from "../../provider/ipam";
-import { claimOne } from "../../provider/ipam/shorthands";
+import { claimOne } from "../../provider/ipam/interface";
 
 /**
  * What the measured processes use of the pool, and nothing else. `--against PATH` measures another checkout through the file of this

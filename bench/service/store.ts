@@ -1,6 +1,6 @@
 import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam } from "../../provider/ipam";
-import { findSpec } from "../../provider/ipam/shorthands";
+import { findSpec } from "../../provider/ipam/interface";
 import type { PoolSpec } from "../../provider/ipam/types";
 import { deploy } from "../../test/unit/cli/ctl";
 import type { Engine } from "../engines";

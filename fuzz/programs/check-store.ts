@@ -1,5 +1,5 @@
 import { isOverlayError } from "../../provider/errors";
-import { listSpecs } from "../../provider/ipam/shorthands";
+import { listSpecs } from "../../provider/ipam/interface";
 import { type Ipam, isCommitted, type Lease, type Store } from "../../provider/ipam/types";
 import { isSameStack, isStackOwner } from "../../provider/owner";
 

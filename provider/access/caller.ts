@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
-import { findSpec } from "../ipam/shorthands";
+import { findSpec } from "../ipam/interface";
 import type { AccessToken, Event, Ipam } from "../ipam/types";
 import { formatTenant, isSameTenant } from "../owner";
 import { IP_POOLS, NETWORKS, networkPool, poolNamed, RUNNERS, SPACES } from "../pool-names";

@@ -7,8 +7,8 @@ import { programOf } from "./decide/offers";
 import { touches } from "./decide/rows";
 import { cannotReplaceError, notDeletedError, portConflictError, takenError } from "./errors";
 import type { Ipam } from "./interface";
+import { claimOne, findSpec } from "./interface";
 import { PlannedPorts } from "./planned-ports";
-import { claimOne, findSpec } from "./shorthands";
 import {
   type ChangeOptions,
   type Changes,

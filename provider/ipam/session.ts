@@ -1,7 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { State, Terms } from "./decide/state";
-import { epochOf, findSeen } from "./identity";
-import { mustBeOpen } from "./move";
+import { epochOf, findSeen, mustBeOpen } from "./identity";
 import { Queue } from "./queue";
 import type { Commit, Engine, Head, Query, Rows } from "./store/store";
 import { type Check, type Decided, type Guard, type Outcome, transact, view, type Work } from "./store/transact";

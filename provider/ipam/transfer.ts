@@ -1,7 +1,7 @@
 import { createHash, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../errors";
-import { type MoveState, movedError, readMoveState, unfinishedError } from "./move";
+import { type MoveState, movedError, readMoveState, unfinishedError } from "./identity";
 import {
   type Changes,
   COPIED,

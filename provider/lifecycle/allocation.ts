@@ -1,7 +1,7 @@
 import { isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import { findSpec, findUsage } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { findSpec, findUsage } from "../ipam/shorthands";
 import { type Extent, isCommitted, type Lease } from "../ipam/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";

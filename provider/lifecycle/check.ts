@@ -2,7 +2,7 @@ import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
-import { findSpec } from "../ipam/shorthands";
+import { findSpec } from "../ipam/interface";
 import { type Definition, parseSettings, type Reference, referencesOf, shownOutputs } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";

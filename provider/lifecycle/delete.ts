@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import { listSpecs } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { listSpecs } from "../ipam/shorthands";
 import { type Changes, isCommitted, type Lease } from "../ipam/types";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Definition, targetsOf } from "../resource";

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
+import { findSpec } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { findSpec } from "../ipam/shorthands";
 import {
   type Changes,
   type Condition,

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { formatIp } from "../addressing/ip";
 import { isOverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
-import { listSpecs } from "../ipam/shorthands";
+import { listSpecs } from "../ipam/interface";
 import { type Ipam, isCommitted, type Lease } from "../ipam/types";
 import type { OwnerKey } from "../network/model/record";
 import { isForgotten } from "../owner";

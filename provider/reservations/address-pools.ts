@@ -1,6 +1,6 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { findSpec, listSpecs } from "../ipam/shorthands";
+import { findSpec, listSpecs } from "../ipam/interface";
 import type { Extent, Ipam, PoolSpec, Request } from "../ipam/types";
 import {
   capitalize,

@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { claimOne } from "../ipam/shorthands";
+import { claimOne } from "../ipam/interface";
 import type { Lease, Request, Tenant } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { IP_POOLS } from "../pool-names";

@@ -1,6 +1,6 @@
 import { formatIp } from "../addressing/ip";
 import { isOverlayError, OverlayError } from "../errors";
-import { findUsage } from "../ipam/shorthands";
+import { findUsage } from "../ipam/interface";
 import type { Ipam, Lease, Request, Usage } from "../ipam/types";
 import { type Candidate, findCandidates, noRunnerError, type Placement, pickRunner } from "../resources/placement";
 import { isCordoned, userLeaseName } from "../resources/runner-subnet";

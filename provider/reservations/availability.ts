@@ -1,6 +1,6 @@
 import { exactNumber, parseRange } from "../addressing/ip";
 import { isBoundary } from "../ipam/extents";
-import { findSpec, findUsage } from "../ipam/shorthands";
+import { findSpec, findUsage } from "../ipam/interface";
 import type { Extent, PoolSpec } from "../ipam/types";
 import { addressPool, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";

@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { claimOne } from "../ipam/shorthands";
+import { claimOne } from "../ipam/interface";
 import type { Json, Lease, Request } from "../ipam/types";
 import { type AddressPool, requestedChoice } from "./address-pools";
 import type { Context } from "./context";

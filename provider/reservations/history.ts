@@ -1,5 +1,5 @@
 import { formatTime } from "../format-time";
-import { historyOf, listSpecs } from "../ipam/shorthands";
+import { historyOf, listSpecs } from "../ipam/interface";
 import type { Event, Lease } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { poolNamed } from "../pool-names";

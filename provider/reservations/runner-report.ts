@@ -1,6 +1,6 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import { findSpec } from "../ipam/shorthands";
+import { findSpec } from "../ipam/interface";
 import type { Ipam, Lease, PoolSpec } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";

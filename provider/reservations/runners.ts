@@ -1,7 +1,7 @@
 import { deviceMac, type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
-import { findSpec, listSpecs } from "../ipam/shorthands";
+import { findSpec, listSpecs } from "../ipam/interface";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { isSameTenant } from "../owner";
 import { addressPool, listNames, MOST_NAMES, NETWORKS, networkOfPool, networkPool } from "../pool-names";

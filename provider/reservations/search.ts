@@ -1,5 +1,5 @@
 import { positionOf } from "../ipam/extents";
-import { findSpec, listSpecs } from "../ipam/shorthands";
+import { findSpec, listSpecs } from "../ipam/interface";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { containerOwner } from "../owner";
 import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";

@@ -1,8 +1,8 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
 import { sameExtents, total } from "../ipam/extents";
+import { findSpec } from "../ipam/interface";
 import { RunPlan } from "../ipam/run-plan";
-import { findSpec } from "../ipam/shorthands";
 import type { Extent, Ipam, Lease, PoolSpec, Request, Tenant } from "../ipam/types";
 import { formatTenant, isOwnerForAllTenants, isSameTenant, isTenantBlockName } from "../owner";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";

@@ -3,7 +3,7 @@ import { exactNumber, familyOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { formatExtents } from "../ipam/errors";
 import { capacityOf, min } from "../ipam/extents";
-import { findUsage, historyOf, listSpecs, listUsages } from "../ipam/shorthands";
+import { findUsage, historyOf, listSpecs, listUsages } from "../ipam/interface";
 import type { Event, Ipam, PoolSpec, Usage } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";

@@ -9,7 +9,7 @@ import {
   parseNumberRange,
   parseRange,
 } from "../addressing/ip";
-import { findUsage } from "../ipam/shorthands";
+import { findUsage } from "../ipam/interface";
 import type { Extent, Json, PoolSpec, Usage } from "../ipam/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import { defineResource, type InputError, parseSettings, type Reference, type StoredSettings } from "../resource";

@@ -3,7 +3,7 @@ import { exactNumber } from "../addressing/ip";
 import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { hostId } from "../host/connection";
-import { listSpecs } from "../ipam/shorthands";
+import { listSpecs } from "../ipam/interface";
 import type { Json } from "../ipam/types";
 import { effectiveMtu, planHub } from "../network/plan/hub";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";

@@ -1,7 +1,7 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { findSpec, listSpecs } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { findSpec, listSpecs } from "../ipam/shorthands";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameStack } from "../owner";

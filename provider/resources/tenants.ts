@@ -1,7 +1,7 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { findSpec } from "../ipam/interface";
 import type { PlannedRequest, RunPlan } from "../ipam/run-plan";
-import { findSpec } from "../ipam/shorthands";
 import type { ExistingLease, Extent, Json, Lease, PoolSpec, Tenant, Usage } from "../ipam/types";
 import { placementLeaseName } from "../lease-names";
 import { isSameTenant, tenantBlockName } from "../owner";

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
 import { openEngine, openIpam } from "../../provider/ipam";
-import { claimOne } from "../../provider/ipam/shorthands";
+import { claimOne } from "../../provider/ipam/interface";
 import { move } from "../../provider/ipam/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { changesOf, find, leaseRow } from "./engine";

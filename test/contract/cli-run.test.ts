@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { historyOf } from "../../provider/ipam/shorthands";
+import { historyOf } from "../../provider/ipam/interface";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
 /** An address that is held while a command runs, however the command ends. */

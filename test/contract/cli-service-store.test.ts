@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access/access-tokens";
 import { openIpam, type Store } from "../../provider/ipam";
-import { historyOf } from "../../provider/ipam/shorthands";
+import { historyOf } from "../../provider/ipam/interface";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type Service, serveInProcess } from "./servers/service";
 

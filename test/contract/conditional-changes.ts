@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { historyOf } from "../../provider/ipam/shorthands";
+import { historyOf } from "../../provider/ipam/interface";
 import { by, createFixture, createPool, type Engine, extents, firstOf, START } from "./fixture";
 import { refusal } from "./refusal";
 

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access/access-tokens";
-import { findUsage, historyOf } from "../../provider/ipam/shorthands";
+import { findUsage, historyOf } from "../../provider/ipam/interface";
 import type { AccessToken, Delivery, Webhook } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
 

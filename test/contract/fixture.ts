@@ -1,8 +1,8 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
 import { openIpam, type Settings } from "../../provider/ipam";
 import { StoreAdmin } from "../../provider/ipam/admin";
+import { claimOne } from "../../provider/ipam/interface";
 import { RunPlan } from "../../provider/ipam/run-plan";
-import { claimOne } from "../../provider/ipam/shorthands";
 import type { ExistingLease, Extent, Ipam, Lease, PoolSpec, Request, Store } from "../../provider/ipam/types";
 
 /** A run of Pulumi, its store and the administration of that as one object: operations of all, of the run first. */

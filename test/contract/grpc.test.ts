@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { findSpec, historyOf } from "../../provider/ipam/shorthands";
+import { findSpec, historyOf } from "../../provider/ipam/interface";
 import { Stage } from "../unit/lifecycle/stage";
 import { type Answer, type CallError, type Connection, GrpcService } from "./grpc-service";
 

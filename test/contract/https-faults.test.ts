@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import { openIpam } from "../../provider/ipam";
+import { findSpec } from "../../provider/ipam/interface";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
-import { findSpec } from "../../provider/ipam/shorthands";
 import type { Extent, PoolSpec, Store } from "../../provider/ipam/types";
 import {
   asStored,

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { findUsage } from "../../provider/ipam/shorthands";
+import { findUsage } from "../../provider/ipam/interface";
 import { by, createFixture, createPool, type Engine, extents, requestFor } from "./fixture";
 
 /** Which store it is, and whether it has lost commits. */

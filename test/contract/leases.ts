@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { historyOf } from "../../provider/ipam/shorthands";
+import { historyOf } from "../../provider/ipam/interface";
 import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Offers and claims: which values an owner gets and keeps. */

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { listUsages } from "../../provider/ipam/shorthands";
+import { listUsages } from "../../provider/ipam/interface";
 import type { Changes } from "../../provider/ipam/types";
 import {
   address,

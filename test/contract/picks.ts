@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
-import { findUsage } from "../../provider/ipam/shorthands";
+import { findUsage } from "../../provider/ipam/interface";
 import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
 import { refusal } from "./refusal";
 

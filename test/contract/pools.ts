@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { findSpec, historyOf, listSpecs } from "../../provider/ipam/interface";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
-import { findSpec, historyOf, listSpecs } from "../../provider/ipam/shorthands";
 import type { PoolSpec } from "../../provider/ipam/types";
 import {
   address,

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { inspect } from "node:util";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
-import { findSpec, findUsage, historyOf, listSpecs } from "../../provider/ipam/shorthands";
+import { findSpec, findUsage, historyOf, listSpecs } from "../../provider/ipam/interface";
 import { openPostgres, type PostgresOptions } from "../../provider/ipam/store/postgres";
 import { TABLES } from "../../provider/ipam/store/schema";
 import type { Engine } from "../../provider/ipam/store/store";

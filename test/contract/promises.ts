@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { findSpec } from "../../provider/ipam/shorthands";
+import { findSpec } from "../../provider/ipam/interface";
 import type { Request } from "../../provider/ipam/types";
 import type { Pool } from "./fixture";
 import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";

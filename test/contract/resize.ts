@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { findUsage } from "../../provider/ipam/shorthands";
+import { findUsage } from "../../provider/ipam/interface";
 import type { PoolSpec, Request } from "../../provider/ipam/types";
 import { asStored, by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
 import { refusal } from "./refusal";

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { formatExtent } from "../../provider/ipam/errors";
-import { findUsage } from "../../provider/ipam/shorthands";
+import { findUsage } from "../../provider/ipam/interface";
 import type { Extent, Lease, Port, Request } from "../../provider/ipam/types";
 import { by, createFixture, createPool, type Engine, existingLease, extents, requestFor } from "./fixture";
 import { refusal } from "./refusal";

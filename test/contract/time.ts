@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { findUsage, historyOf } from "../../provider/ipam/shorthands";
+import { findUsage, historyOf } from "../../provider/ipam/interface";
 import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Expiry, quarantine and preemption. */

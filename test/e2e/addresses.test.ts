@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
-import { listSpecs } from "../../provider/ipam/shorthands";
+import { listSpecs } from "../../provider/ipam/interface";
 import type { Lease, Store } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";

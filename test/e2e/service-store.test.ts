@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
-import { historyOf } from "../../provider/ipam/shorthands";
+import { historyOf } from "../../provider/ipam/interface";
 import { type LabService, startLabService } from "./lab-service";
 import { Stack, Workspace } from "./stack";
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { measureTime, ratio, seconds } from "../../bench/measure";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
-import { findUsage } from "../../provider/ipam/shorthands";
+import { findUsage } from "../../provider/ipam/interface";
 import { type PostgresServer, postgresMissing, startPostgres } from "../contract/servers/postgres";
 import { type Stack, Workspace } from "./stack";
 

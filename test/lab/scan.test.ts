@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { REQUIREMENTS } from "../../cli/requirements";
 import { Lab } from "../../lab/lab";
 import { openIpam } from "../../provider/ipam";
-import { listSpecs } from "../../provider/ipam/shorthands";
+import { listSpecs } from "../../provider/ipam/interface";
 import type { Lease } from "../../provider/ipam/types";
 import { buildKohaku } from "./kohaku";
 import { LabStack, must } from "./lab-stack";

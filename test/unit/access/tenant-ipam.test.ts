@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import type { Bounds } from "../../../provider/access/caller";
 import { openAsOperator, openSession } from "../../../provider/access/tenant-ipam";
 import { parseIp } from "../../../provider/addressing/ip";
-import { claimOne, findSpec, findUsage, historyOf, listSpecs, listUsages } from "../../../provider/ipam/shorthands";
+import { claimOne, findSpec, findUsage, historyOf, listSpecs, listUsages } from "../../../provider/ipam/interface";
 import type { Ipam, Lease, Request } from "../../../provider/ipam/types";
 import { Stage } from "../lifecycle/stage";
 

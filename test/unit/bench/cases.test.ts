@@ -2,9 +2,9 @@ import { expect, test } from "vitest";
 import { inBatches } from "../../../bench/engines";
 import { SETTINGS } from "../../../bench/pool/adapter";
 import { type Case, casesWith, contentOf, openCase, roomIn } from "../../../bench/pool/cases";
+import { claimOne, findUsage } from "../../../provider/ipam/interface";
 import { LocalIpam } from "../../../provider/ipam/ipam";
 import { Session } from "../../../provider/ipam/session";
-import { claimOne, findUsage } from "../../../provider/ipam/shorthands";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { PoolSpec } from "../../../provider/ipam/types";
 

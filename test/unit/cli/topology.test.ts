@@ -1,5 +1,5 @@
 import { afterAll, expect, test } from "vitest";
-import { findSpec } from "../../../provider/ipam/shorthands";
+import { findSpec } from "../../../provider/ipam/interface";
 import { Ctl, deploy, lifecyclesOn, ownerOf } from "./ctl";
 
 /** A network in the store, with a runner that is only offered. */

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { placeOf } from "../../../provider/ipam";
+import { readMoveState } from "../../../provider/ipam/identity";
+import { claimOne } from "../../../provider/ipam/interface";
 import { LocalIpam } from "../../../provider/ipam/ipam";
-import { readMoveState } from "../../../provider/ipam/move";
 import { Session } from "../../../provider/ipam/session";
-import { claimOne } from "../../../provider/ipam/shorthands";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { Engine, Transaction } from "../../../provider/ipam/store/store";
 import { move, reopen, type Site, snapshot } from "../../../provider/ipam/transfer";

@@ -1,6 +1,6 @@
 import { beforeEach, expect, test } from "vitest";
 import { formatIp, parseIp } from "../../../provider/addressing/ip";
-import { findSpec } from "../../../provider/ipam/shorthands";
+import { findSpec } from "../../../provider/ipam/interface";
 import type { Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { findSpec, findUsage, listSpecs } from "../../../provider/ipam/shorthands";
+import { findSpec, findUsage, listSpecs } from "../../../provider/ipam/interface";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { ownerOf, Stage } from "./stage";
 

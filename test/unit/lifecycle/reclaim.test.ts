@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { openIpam } from "../../../provider/ipam";
+import { findSpec } from "../../../provider/ipam/interface";
 import { RunPlan } from "../../../provider/ipam/run-plan";
-import { findSpec } from "../../../provider/ipam/shorthands";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { findUsage } from "../../../provider/ipam/shorthands";
+import { findUsage } from "../../../provider/ipam/interface";
 
 import { pickInputs, UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/ipam/extents";
-import { findSpec } from "../../../provider/ipam/shorthands";
+import { findSpec } from "../../../provider/ipam/interface";
 import type { Lease, Port, Request } from "../../../provider/ipam/types";
 import type { Pool } from "../../contract/fixture";
 import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";

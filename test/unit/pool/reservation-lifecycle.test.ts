@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
-import { findUsage } from "../../../provider/ipam/shorthands";
+import { findUsage } from "../../../provider/ipam/interface";
 import type { Lease } from "../../../provider/ipam/types";
 import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { findUsage } from "../../../provider/ipam/shorthands";
+import { findUsage } from "../../../provider/ipam/interface";
 import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 

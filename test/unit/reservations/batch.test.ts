@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
-import { findUsage } from "../../../provider/ipam/shorthands";
+import { findUsage } from "../../../provider/ipam/interface";
 import type { Ipam, Request } from "../../../provider/ipam/types";
 import {
   type Context,

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parseIp } from "../../../provider/addressing/ip";
-import { claimOne } from "../../../provider/ipam/shorthands";
+import { claimOne } from "../../../provider/ipam/interface";
 import { keyRing, signToken } from "../../../provider/ipam/token";
 import type { LeaseSelector } from "../../../provider/ipam/types";
 import {

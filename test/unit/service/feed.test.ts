@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openIpam } from "../../../provider/ipam";
-import { claimOne } from "../../../provider/ipam/shorthands";
+import { claimOne } from "../../../provider/ipam/interface";
 import type { EventPage, Ipam, LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed, type FeedOptions } from "../../../service/events/feed";
 import { by, createPoolOn, extents } from "../../contract/fixture";

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { historyOf } from "../../../provider/ipam/shorthands";
+import { historyOf } from "../../../provider/ipam/interface";
 import { STORED_KEYS } from "../../../provider/ipam/token";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { openIpam } from "../../../provider/ipam";
-import { claimOne, findSpec, listSpecs } from "../../../provider/ipam/shorthands";
+import { claimOne, findSpec, listSpecs } from "../../../provider/ipam/interface";
 import { rangeOf, rangeText } from "../../../provider/ipam/store/columns";
 import type { Extent, Lease, PoolSpec, Request, Store } from "../../../provider/ipam/types";
 import { extent } from "../../contract/fixture";
