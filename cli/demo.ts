@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { parseIp } from "../provider/addressing/ip";
 import { OverlayError } from "../provider/errors";
 import type { Ipam } from "../provider/ipam";
-import { listSpecs } from "../provider/ipam/shorthands";
+import { listSpecs } from "../provider/ipam/interface";
 import { DEFAULT_SPACE } from "../provider/pool-names";
 import { useAddress } from "../provider/reservations";
 import { overlayNetwork } from "../provider/resources/overlay-network";

@@ -1,7 +1,7 @@
 import { z } from "zod";
 import type { Connection } from "../provider/host/connection";
 import type { Ipam } from "../provider/ipam";
-import { findSpec } from "../provider/ipam/shorthands";
+import { findSpec } from "../provider/ipam/interface";
 import { tryParseJson } from "../provider/json";
 import type { Values } from "../provider/lifecycle/values";
 import { addressPool, networkPool } from "../provider/pool-names";

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
 import type { Hosts } from "../../provider/host/connection";
-import { findSpec } from "../../provider/ipam/shorthands";
+import { findSpec } from "../../provider/ipam/interface";
 import type { Values } from "../../provider/lifecycle/values";
 import { LabStack, labHosts, must } from "./lab-stack";
 import { tries } from "./pings";

@@ -1,6 +1,6 @@
 import { beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
-import { findSpec } from "../../../provider/ipam/shorthands";
+import { findSpec } from "../../../provider/ipam/interface";
 import type { Values } from "../../../provider/lifecycle/values";
 import { resources } from "../../../provider/resources";
 import { ownerOf, Stage } from "./stage";

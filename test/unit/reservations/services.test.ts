@@ -1,11 +1,8 @@
 import { beforeEach, describe, expect, test } from "vitest";
-<<<<<<< HEAD
+
 import { parseIp, parseRange } from "../../../provider/addressing/ip";
-import { findSpec } from "../../../provider/ipam/shorthands";
-=======
-import { parseIp } from "../../../provider/addressing/ip";
 import { findSpec } from "../../../provider/ipam/interface";
->>>>>>> aa3dce8 (Merge small files of the pool with what they belong to)
+
 import {
   allocate,
   allocateInput,
