@@ -124,16 +124,16 @@ test("a device that another program created under our name after a reboot is not
 test("one owner's failure does not fail another, and a rule that is still there is not reported as removed", async () => {
   const runner = (masquerade: boolean): Item[] => planRunner(network({ masquerade }), 1, "vxkr1", here, there);
   await reconciler.apply(host, work("r1", runner(true)));
-  const tooLarge = { ...other, mtu: 70_000 };
+  const noSuchGateway: Item = { kind: "route", family: 4, dst: "10.99.0.0/24", via: "203.0.113.1", dev: "vxo5" };
   const add = reconciler.apply(host, work("first", planHub(network()))); // so that the two requests below wait together
   const results = await Promise.allSettled([
     add,
-    reconciler.apply(host, work("bad", planTunnel(tooLarge, 5, here, there))),
+    reconciler.apply(host, work("bad", [...planTunnel(other, 5, here, there), noSuchGateway])),
     reconciler.apply(host, work("r1", [])),
   ]);
   expect(results.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
   expect(String((results[1] as PromiseRejectedResult).reason)).toMatch(
-    /HOST_COMMAND_FAILED: hub: 'ip link set dev vxo5 .*vxo5: MTU is 1500, should be 70000/,
+    /HOST_COMMAND_FAILED: hub: 'ip .*route .*10\.99\.0\.0\/24.*missing/,
   );
   expect(await sh("ls /var/lib/overlay/training")).not.toContain("r1.json");
 

@@ -206,7 +206,8 @@ export function heldError(
 // Shared values
 
 /** The lowest value under the key of the request on which its ports are free. */
-function chooseShared({ state, pool, request }: Ask): Choice | undefined {
+function chooseShared(ask: Ask): Choice | undefined {
+  const { state, pool, request } = ask;
   const key = sharingKeyOf(request);
   if (key === undefined) return undefined;
   const holders: Holder[] = [
@@ -217,8 +218,12 @@ function chooseShared({ state, pool, request }: Ask): Choice | undefined {
     .filter((holder) => holder.owner !== request.owner && answers(holder, request) && fits(pool.spec, holder))
     .map(({ extents }) => extents)
     .sort(([a], [b]) => (a!.first < b!.first ? -1 : 1));
-  const free = places.find((extents) => !findPortHolder(state, request, extents, request.ports ?? []));
-  const found = free ?? (request.onPortConflict === "anotherAddress" ? undefined : places[0]);
+  // A value may be offered with the key in one program of a stack, and without it in another one.
+  const isOpen = (extents: Extent[]) => findBlockers(ask, extents).length === 0;
+  const free = places.find(
+    (extents) => !findPortHolder(state, request, extents, request.ports ?? []) && isOpen(extents),
+  );
+  const found = free ?? (request.onPortConflict === "anotherAddress" ? undefined : places.find(isOpen));
   return found && choiceOf(found);
 }
 

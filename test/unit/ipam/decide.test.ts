@@ -170,3 +170,23 @@ test.each<[what: string, more: Partial<PoolSpec>]>([
 ])("no value has two holders, and held, quarantined and free values make up the pool: %s", (_, more) => {
   fc.assert(fc.property(fc.array(step, { maxLength: 40 }), run(more)), { numRuns: Number(process.env.RUNS ?? 1000) });
 });
+
+test("a value that a stack was shown alone in one program, and with a key in another, is not shared with other stacks", () => {
+  const shown = { owner: inStack("prod", "c"), run: "1", values: 2n, ttl: null, port: 80 } as const;
+  run({})([
+    { op: "offer", inUp: false, request: { ...shown, declared: [], program: "branch", key: null } },
+    { op: "offer", inUp: false, request: { ...shown, declared: [], program: "main", key: "k" } },
+    {
+      op: "claim",
+      request: {
+        ...shown,
+        declared: [],
+        owner: inStack("dev", "a"),
+        values: null,
+        program: "main",
+        key: "k",
+        port: 443,
+      },
+    },
+  ]);
+});
