@@ -114,7 +114,7 @@ export const settingsSchema = z.object({
     .enum(["refuse", "accept"])
     .meta({ id: "UnknownHostKey" })
     .default("refuse")
-    .describe("`accept`: accept an unknown host key for one run."),
+    .describe("`accept`: accept an unknown host key, and add it to the first file of `knownHosts`."),
   connectTimeout: seconds(15).describe("Seconds for one SSH dial."),
   operationTimeout: seconds(120).describe("Seconds for one operation on a host."),
   parallelHosts: z.coerce.number().int().min(1).default(16).describe("SSH dials at the same time."),

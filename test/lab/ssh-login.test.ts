@@ -1,13 +1,43 @@
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { type Prompt, Server } from "ssh2";
 import { describe, expect, test } from "vitest";
 import type { Connection } from "../../provider/host/connection";
 import { at, failure, folder, key, knownHosts, logins, main, open, ready, serve } from "./ssh-servers";
 import { makeKey, USERS } from "./sshd";
 
 /** Keys, passwords and fallbacks; and host keys. */
+
+/** A server that asks for a password, and then for what it likes. Returns the answers that it got. */
+async function answersTo(...rounds: Prompt[][]): Promise<string[][]> {
+  const answers: string[][] = [];
+  const hostKeyPath = makeKey(folder, `prompts-${rounds.length}`);
+  const server = new Server({ hostKeys: [readFileSync(hostKeyPath)] }, (connection) => {
+    connection.on("error", () => {});
+    connection.on("authentication", (context) => {
+      if (context.method !== "keyboard-interactive") return context.reject(["keyboard-interactive"]);
+      const ask = ([prompts, ...more]: Prompt[][]): void => {
+        if (!prompts) context.reject();
+        else
+          context.prompt(prompts, (given) => {
+            answers.push(given);
+            ask(more);
+          });
+      };
+      ask(rounds);
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  const hostKey = readFileSync(`${hostKeyPath}.pub`, "utf8");
+  await failure(open().connect(at({ port, hostKey }, { privateKeyPath: undefined, password: "secret" })));
+  server.close();
+  return answers;
+}
+
 describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
   test.each<[string, string[], string | undefined]>([
     ["with SHA-2, to a server with its defaults", [], undefined],
@@ -47,6 +77,16 @@ describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
     ];
     for (const way of ways) expect((await (await open().connect(at(main, way))).exec("id -un")).stdout).toBe("root\n");
     agent.kill();
+  });
+
+  test("a password answers one hidden prompt, once", async () => {
+    const [password, code, user] = [
+      ["Password: ", false],
+      ["Code: ", false],
+      ["User: ", true],
+    ].map(([prompt, echo]) => ({ prompt, echo }) as Prompt) as [Prompt, Prompt, Prompt];
+    expect(await answersTo([user], [password], [code])).toEqual([[""], ["secret"], [""]]);
+    expect(await answersTo([password, code])).toEqual([["", ""]]);
   });
 
   test("a password", async () => {
@@ -156,10 +196,12 @@ describe.skipIf(!ready)("host keys", () => {
     }
   });
 
-  test("an unknown one may be accepted, and is kept for this process", async () => {
-    writeFileSync(knownHosts, "");
+  test("an unknown one may be accepted, and is known from then on", async () => {
+    writeFileSync(knownHosts, "# comment");
     const hosts = open({ unknownHostKey: "accept" });
     await hosts.connect(unpinned());
+    expect((await (await open().connect(unpinned())).exec("echo in")).stdout).toBe("in\n");
+    expect(readFileSync(knownHosts, "utf8").split("\n")).toHaveLength(3);
     const other = readFileSync(`${makeKey(folder, "another")}.pub`, "utf8");
     expect((await failure(hosts.connect({ ...unpinned(), hostKey: other }))).code).toBe("SSH_HOST_KEY");
   });

@@ -2,8 +2,14 @@ import { readFile } from "node:fs/promises";
 import { connect as connectTcp } from "node:net";
 import { addAbortSignal, type Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Config, NodeSSH } from "node-ssh";
-import { type MacAlgorithm, utils } from "ssh2";
+import {
+  Client,
+  type ConnectConfig,
+  type KeyboardInteractiveCallback,
+  type MacAlgorithm,
+  type Prompt,
+  utils,
+} from "ssh2";
 import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf, userOf } from "../connection";
 import { type ChannelNotOpened, PROHIBITED, SshClient } from "./client";
@@ -94,10 +100,13 @@ async function login(request: DialRequest, stream: Duplex, limit: number): Promi
   const { credentials, expected } = request;
   let refused: OverlayError | undefined;
   let hostKey: Buffer = Buffer.alloc(0);
-  const ssh = new NodeSSH();
-  const ready = ssh.connect({
+  const client = new Client();
+  client.once("handshake", () => requireRsaSha2(client));
+  client.on("keyboard-interactive", answerPrompt(credentials.config.password));
+  const config: ConnectConfig = {
     ...credentials.config,
-    sock: stream,
+    // Its type is stricter than what ssh2 needs.
+    sock: stream as Duplex & { readable: true },
     readyTimeout: limit,
     algorithms: { serverHostKey: expected.algorithms, hmac: { remove: SHA1_MACS, append: [], prepend: [] } },
     hostVerifier: (key: Buffer) => {
@@ -105,11 +114,14 @@ async function login(request: DialRequest, stream: Duplex, limit: number): Promi
       refused = expected.refuse(key);
       return refused === undefined;
     },
+  };
+  // It throws at once if the private key is malformed.
+  const ready = new Promise<void>((resolve, reject) => {
+    client.once("ready", resolve).once("close", () => reject(new Error("the connection was closed")));
+    // It stays: ssh2 may emit a second error, which without a listener would end the process.
+    client.on("error", reject);
+    client.connect(config);
   });
-  const client = ssh.connection!;
-  // node-ssh listens for errors only until the login; ssh2 may emit a second one, which without a listener would end the process.
-  client.on("error", () => {});
-  client.once("handshake", () => requireRsaSha2(client));
   try {
     await ready;
     return new SshClient(client, hostKey, request.keepalive);
@@ -117,6 +129,19 @@ async function login(request: DialRequest, stream: Duplex, limit: number): Promi
     stream.destroy();
     throw refused ?? explainLoginError(request, error as Error & { level?: string });
   }
+}
+
+/**
+ * Servers with PAM often take a password only as the answer to a prompt. It is given once, to a single hidden prompt: another one may ask for a
+ * code, and what is shown may be logged.
+ */
+function answerPrompt(password: string | undefined) {
+  let isGiven = false;
+  return (_name: string, _text: string, _lang: string, prompts: Prompt[], finish: KeyboardInteractiveCallback) => {
+    const isAsked = prompts.length === 1 && prompts[0]!.echo === false && !isGiven;
+    if (isAsked) isGiven = true;
+    finish(isAsked && password !== undefined ? [password] : prompts.map(() => ""));
+  };
 }
 
 /** Of ssh2, which sets it for servers that take SHA-2 without saying so. */
@@ -146,7 +171,7 @@ const jumpText = ({ proxy }: Connection): string => (proxy ? ` through jump host
 
 /** What ssh2 logs in with, and the names of the methods for messages: never what is in them. */
 export interface Credentials {
-  config: Config;
+  config: ConnectConfig;
   methods: string[];
 }
 
@@ -164,21 +189,16 @@ export async function readCredentials(connection: Connection): Promise<Credentia
 const keySource = (connection: Connection): string =>
   connection.privateKey ? "privateKey" : `file ${connection.privateKeyPath}`;
 
-function configOf(connection: Connection, privateKey: string | undefined, agent: string | undefined): Config {
+function configOf(connection: Connection, privateKey: string | undefined, agent: string | undefined): ConnectConfig {
   const { password, privateKeyPassword } = connection;
   return {
     username: userOf(connection),
-    // ssh2's order, with the agent last: node-ssh gives up at the error of an agent that does not run.
+    // ssh2's order, with the agent last: the error of an agent that does not run ends the login.
     authHandler: ["none", "password", "publickey", "keyboard-interactive", "agent"],
     ...(privateKey && { privateKey }),
     ...(privateKeyPassword && { passphrase: privateKeyPassword }),
     ...(agent && { agent }),
-    // Servers with PAM often take a password only as the answer to a prompt.
-    ...(password && {
-      password,
-      tryKeyboard: true,
-      onKeyboardInteractive: (_name, _instructions, _lang, prompts, finish) => finish(prompts.map(() => password)),
-    }),
+    ...(password && { password, tryKeyboard: true }),
   };
 }
 

@@ -1,6 +1,8 @@
 import { createHash, createHmac } from "node:crypto";
+import { appendFileSync, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
+import { dirname } from "node:path";
 import type { ServerHostKeyAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf } from "../connection";
@@ -50,9 +52,24 @@ export class HostKeys {
     const hosts = knownHostName(connection.host, portOf(connection));
     const entry = { hosts, type: keyType(key), key: key.toString("base64"), revoked: false };
     this.#accepted.push(entry);
+    this.#remember(entry);
     // The server sends its key again whenever the session keys are renewed.
     known.push(entry);
     return undefined;
+  }
+
+  /** Adds the key to the first file, as OpenSSH does with accept-new. Where that cannot be written, the key counts for this process. */
+  #remember({ hosts, type, key }: KnownHost): void {
+    const [path] = this.#files;
+    if (path === undefined) return;
+    try {
+      mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+      const text = existsSync(path) ? readFileSync(path, "utf8") : "";
+      const separator = text === "" || text.endsWith("\n") ? "" : "\n";
+      appendFileSync(path, `${separator}${hosts} ${type} ${key}\n`, { mode: 0o600 });
+    } catch {
+      // It stays in #accepted.
+    }
   }
 
   /** As in OpenSSH all files count. They are read for every dial: the program that makes a host may add its key meanwhile. */
