@@ -5,6 +5,7 @@ import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
+import type { TunnelName } from "../../provider/network/plan/tunnels";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
 import { tries } from "./pings";
@@ -228,8 +229,13 @@ describe.each(FAMILIES)("IPv%s", (family) => {
   });
 });
 
-/** Sends three pings as VXLAN from an ordinary UDP socket: arguments are host, port, VNI, then MAC, source and target of the inner packet. */
-const SEND_VXLAN = `
+/** The tunnels that hostile processes imitate. A new one is a line here: what stands before an Ethernet frame, in Python, and two UDP ports. */
+const HOSTILE: { tunnel: TunnelName; header: string; ports: [main: number, other: number] }[] = [
+  { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', ports: [4789, 4790] },
+];
+
+/** Sends three pings in a tunnel from an ordinary UDP socket: arguments are host, port, VNI, then MAC, source and target of the inner packet. */
+const sendInTunnel = (header: string): string => `
 import socket, struct, sys, time
 to, port, vni, mac, source, target = sys.argv[1:]
 six = ":" in target
@@ -248,15 +254,15 @@ def ping(i):
     return b"\\x08\\x00" + ip(checksum(ip(0))) + head(checksum(head(0)))
 sock = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
 for i in range(3):
-    vxlan = struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)
-    try: sock.sendto(vxlan + bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("020000000077") + ping(i), (to, int(port)))
+    try: sock.sendto(${header} + bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("020000000077") + ping(i), (to, int(port)))
     except PermissionError: pass
     time.sleep(0.1)
 `;
 
 /** A third network on r1 and r2, with r3 as its hub, and a workload `third` on each runner. */
-const third = (vxlanPort: number) =>
+const third = (vxlanPort: number, tunnel: TunnelName) =>
   network({
+    tunnel,
     ...{ networkName: "third", layouts: [parseLayout("10.32.0.0/12/6/14"), parseLayout("fd00:32::/48/16/64")] },
     ...{ vniBase: 600, vxlanPort, devicePrefix: "vxth", bridgeName: "third", hubInterface: "third-host" },
   });
@@ -265,15 +271,16 @@ const THIRD: Record<string, Record<Family, string>> = {
   r2: { 4: "10.32.128.9", 6: "fd00:32:0:2::9" },
 };
 
-describe("hostile processes on a peer's machine", () => {
+describe.each(HOSTILE)("hostile processes on a peer's machine, $tunnel", ({ tunnel, header, ports: [main, other] }) => {
+  const first = () => network({ tunnel });
   const insideMac = async (host: string, inside: string): Promise<string> =>
     sh(host, `ip netns exec ${inside} sh -c 'cat /sys/class/net/$(ls /sys/class/net | grep -v lo)/address'`);
   const python = (...words: (string | number)[]): string =>
-    `/usr/bin/python3 -c '${SEND_VXLAN}' ${words.join(" ")} || :`;
+    `/usr/bin/python3 -c '${sendInTunnel(header)}' ${words.join(" ")} || :`;
   const at = (name: string, outer: Family) => underlayOf(name, outer).underlayIp;
 
   beforeAll(async () => {
-    await overlay(third(4790), { r1: 1, r2: 2 });
+    await overlay(third(other, tunnel), { r1: 1, r2: 2 });
     for (const name of ["r1", "r2"]) {
       const addresses = THIRD[name]!;
       await lab.container(name, "third", {
@@ -303,8 +310,8 @@ describe("hostile processes on a peer's machine", () => {
 
   describe.each(FAMILIES)("over IPv%i", (outer) => {
     beforeAll(async () => {
-      await runner(network(), "r1", 1, outer);
-      await runner(network(), "r2", 2, outer);
+      await runner(first(), "r1", 1, outer);
+      await runner(first(), "r2", 2, outer);
     });
 
     test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
@@ -318,11 +325,11 @@ describe("hostile processes on a peer's machine", () => {
           "r2",
           family,
           "r1",
-          box(at("hub", outer), 4789, ...(await throughHub())),
+          box(at("hub", outer), main, ...(await throughHub())),
         ),
-        "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), 4789, ...(await toR1()))),
-        "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), 4789, ...(await throughHub()))),
-        "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), 4789, ...(await toR1()))),
+        "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), main, ...(await toR1()))),
+        "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), main, ...(await throughHub()))),
+        "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), main, ...(await toR1()))),
       };
       expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, 0])));
       await sh("r1", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r2", family)}`);
@@ -331,11 +338,11 @@ describe("hostile processes on a peer's machine", () => {
     });
   });
 
-  describe.each([4790, 4789])("a workload of another network on a shared host, port %i", (port) => {
+  describe.each([other, main])("a workload of another network on a shared host, port %i", (port) => {
     beforeAll(async () => {
-      await runner(network(), "r1", 1);
-      await runner(network(), "r2", 2);
-      await overlay(third(port), { r1: 1, r2: 2 });
+      await runner(first(), "r1", 1);
+      await runner(first(), "r2", 2);
+      await overlay(third(port, tunnel), { r1: 1, r2: 2 });
     });
 
     test.each(FAMILIES)("reaches no workload, IPv%i", async (family) => {
