@@ -77,14 +77,13 @@ const isAlive = (pid: number): boolean => {
   }
 };
 
-/** Another process holds the host's lock until the returned function is called. */
-async function holdLock(host: string): Promise<() => Promise<unknown>> {
-  await lab.exec(
-    host,
-    "mkdir -pm 700 /run/pulumi-overlay; setsid flock /run/pulumi-overlay sh -c 'echo $$ >/tmp/holder; exec sleep 120' </dev/null >/dev/null 2>&1 &",
-  );
-  await until("the lock is held", async () => (await lab.exec(host, "[ -s /tmp/holder ]")).code === 0);
-  return () => lab.exec(host, "kill $(cat /tmp/holder); rm /tmp/holder");
+/** Rules are not added on this host until the returned function is called. */
+async function stallRules(host: string): Promise<() => Promise<unknown>> {
+  const wrapper = "/usr/local/sbin/iptables-restore";
+  const wait = "for i in $(seq 1200); do [ -e /tmp/stalled ] || break; sleep 0.1; done";
+  const lines = `#!/bin/sh\n${wait}\nexec /usr/sbin/iptables-restore "$@"\n`;
+  await lab.exec(host, `touch /tmp/stalled; printf '%s' '${lines}' >${wrapper}; chmod +x ${wrapper}`);
+  return () => lab.exec(host, `rm ${wrapper} /tmp/stalled`);
 }
 
 test("a runner that is down: the error has host, phase and fix; the lease is kept; the next up continues", async () => {
@@ -122,7 +121,7 @@ test("kill -9 of the provider between hub and runner, then of the CLI: nothing i
   const tunnels = async (): Promise<string> =>
     (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: ovl[0-9a-z]+' | sort")).stdout;
   const before = await tunnels();
-  let release = await holdLock("r4");
+  const release = await stallRules("r4");
   const up = startUp();
   await until("the hub's end stands", async () => (await tunnels()) !== before);
   const half = await tunnels();
@@ -138,7 +137,6 @@ test("kill -9 of the provider between hub and runner, then of the CLI: nothing i
   await second.ended;
   await until("the provider ends with its CLI", () => !isAlive(provider));
   await release();
-  release = async () => undefined;
 
   await stack.pulumi("cancel", "--yes", "--stack", "dev");
   await stack.mustUp();
