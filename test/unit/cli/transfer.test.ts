@@ -20,7 +20,7 @@ async function storeWith(count: number): Promise<Engine> {
   await write(store, {
     pools: [poolRow(POOL, { reserved: count, held: BigInt(count) })],
     leases,
-    events: leases.map(eventOf),
+    events: leases.map((lease) => ({ ...eventOf(lease), at: Date.now() })),
     offers: [offerRow("owner", { names: ["offered"] })],
     free: [{ pool: POOL, zone: "a", first: 1n << 64n, last: 1n << 65n }],
     documents: [
