@@ -72,7 +72,14 @@ const MISTAKES: [name: string, mistake: Mistake, found: Found][] = [
   ["an MTU as text", network(`${hub}, mtu: "1400"`), "tsc, preview INPUT_INVALID"],
   ["an MTU that is a flag", network(`${hub}, mtu: true`), "tsc, preview INPUT_INVALID"],
   ["an MTU that is too small", network(`${hub}, mtu: 100`), "preview INPUT_INVALID"],
-  ["an MTU that is too large for the underlay", network(`${hub}, mtu: 9000`), "up MTU_TOO_LARGE"],
+  [
+    "an MTU that is too large for the underlay",
+    {
+      code: `const network = new overlay.OverlayNetwork("training", { ${hub}, mtu: 9000 });
+        new overlay.RunnerSubnet("r1", { network, connection: at("r1") });`,
+    },
+    "up MTU_TOO_LARGE",
+  ],
   ["a UDP port that does not exist", network(`${hub}, vxlanPort: 70000`), "preview INPUT_INVALID"],
   ["a negative VNI", network(`${hub}, vniBase: -1`), "preview INPUT_INVALID"],
   ["a CIDR as a layout", network(`${hub}, subnets: "10.128.0.0/12"`), "preview SUBNET_FORMAT"],
@@ -105,7 +112,7 @@ const MISTAKES: [name: string, mistake: Mistake, found: Found][] = [
   ["the hub as a runner", second("network, connection: at('hub')"), "preview INPUT_INVALID"],
   ["one name twice", second("network, connection: at('r2'), runnerName: 'r1'"), "preview RUNNER_NAME_TAKEN"],
   ["one id twice", second("network, connection: at('r2'), runnerId: 1"), "preview RUNNER_ID_TAKEN"],
-  ["an id that is too large", second("network, connection: at('r2'), runnerId: 64"), "preview SUBNET_RANGE"],
+  ["an id that is too large", second("network, connection: at('r2'), runnerId: 64"), "preview INPUT_INVALID"],
   [
     "a network that does not exist",
     runner(`network: "trainng", ${hub}, connection: at("r1")`),
@@ -177,8 +184,8 @@ test(`${MISTAKES.length} mistakes: at least 15 are found by tsc, 44 in preview, 
 }, async () => {
   const found: [string, string][] = [];
   for (const [i, [name, mistake]] of MISTAKES.entries()) {
-      found.push([name, await find(mistake, i)]);
-    }
+    found.push([name, await find(mistake, i)]);
+  }
   expect(found).toEqual(MISTAKES.map(([name, , where]) => [name, where]));
   const places = found.map(([, where]) => where);
   expect(places.filter((where) => where.startsWith("tsc")).length).toBeGreaterThanOrEqual(15);
