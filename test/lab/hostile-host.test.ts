@@ -39,7 +39,7 @@ const links = (...more: object[]): string => JSON.stringify([{ ...LINK, addr_inf
 
 /** Whether it is the first request, before any plan: which address does the host use? */
 const isFirst = (script: string): boolean => script.includes("route get");
-const FIRST = { stdout: `10.254.9.9 1 127.0.0.1 22\n[{"prefsrc":"127.0.0.1"}]\n${links()}\n` };
+const FIRST = { stdout: `10.254.9.9 1 127.0.0.1 22\n\n[{"prefsrc":"127.0.0.1"}]\n${links()}\n` };
 const factsOf = (...parts: string[]): { stdout: string } => ({
   stdout: [`@@ ssh\n10.254.9.9 1 127.0.0.1 22\n@@ ip\n${links()}\n[]\n[]\n[]`, ...parts, ""].join("\n"),
 });
@@ -97,7 +97,7 @@ test.each<[string, Behaviour, RegExp]>([
   ],
   [
     "an address that is a command",
-    () => ({ stdout: `x\n[{"prefsrc":"$(${CANARY})"}]\n${links()}\n` }),
+    () => ({ stdout: `x\n\n[{"prefsrc":"$(${CANARY})"}]\n${links()}\n` }),
     /INPUT_INVALID: .*has no underlay address/,
   ],
   ["gigabytes", flood, /HOST_COMMAND_FAILED: .*sent more than 64 MiB/],
