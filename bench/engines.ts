@@ -7,10 +7,10 @@ import { openEtcd } from "../provider/ipam/store/etcd/engine";
 import { Keys } from "../provider/ipam/store/etcd/keys";
 import { EtcdKv, put } from "../provider/ipam/store/etcd/kv";
 import { parseEtcdUrl } from "../provider/ipam/store/etcd/url";
-import { writesOf } from "../provider/ipam/store/etcd/writes";
 import { openPostgres } from "../provider/ipam/store/postgres";
 import { openSqlite } from "../provider/ipam/store/sqlite";
 import type { Engine as Tables } from "../provider/ipam/store/store";
+import { writesOf } from "../provider/ipam/store/writes";
 import { noChanges } from "../provider/ipam/transfer";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
@@ -142,13 +142,17 @@ async function intoEtcd({ client }: EtcdCluster, url: string, content: Content):
   await tables.close();
   const cluster = parseEtcdUrl(url);
   const kv = new EtcdKv(client, cluster);
+  const keys = new Keys(cluster.prefix);
   const changes = {
     ...noChanges(),
     pools: { put: [withCounters(rows.pools!, content)], deleted: [] },
     leases: { put: leases, deleted: [], before: () => undefined },
     free: { put: free, deleted: [], cleared: [] },
   };
-  const puts = [...writesOf(new Keys(cluster.prefix), changes, [])].map(([key, value]) => put(key, value!));
+  const entries = writesOf(changes).flatMap(({ table, put: rows }) =>
+    rows.flatMap((row) => keys.entriesOf(table, row)),
+  );
+  const puts = entries.map(([key, value]) => put(key, value));
   const size = 500;
   const batches = Array.from({ length: Math.ceil(puts.length / size) }, (_, i) => puts.slice(i * size, (i + 1) * size));
   const lane = async () => {

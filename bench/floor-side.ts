@@ -63,7 +63,7 @@ class FloorBench {
           this.#requests.set(host, [...(this.#requests.get(host) ?? []), request]);
           return seen;
         },
-        run: async () => ({ code: 0, stderr: "" }),
+        run: async () => ({ code: 0, stdout: "", stderr: "" }),
       }),
     );
     await this.#onAll("create", (host, requests) => applyAll(host, requests));

@@ -1,11 +1,16 @@
-import { lossDuring } from "../test/lab/pings";
+import { LiveTunnels, PINGS, RUNNERS } from "../test/lab/live-tunnels";
+import { type Loss, lossDuring } from "../test/lab/pings";
 import { Live, PING, UPDATES, type Update } from "../test/lab/updates";
 import { table } from "./table";
 
 /**
- * Packets lost while a live network is changed: a workload pings another one on the other runner each 50 ms, during the
+ * Packets lost while a live network is changed.
+ *
+ * `updates`: a workload pings another one on the other runner each 50 ms, during the
  * change and for a second and a half after it. Before each change there is a control run, in which the same hosts are only
  * read.
+ *
+ * `tunnels`: ten pings in both families between three runners and their hub, each 20 ms, while tunnel, keys or topology change.
  */
 interface Measured {
   update: Update;
@@ -17,7 +22,12 @@ interface Measured {
   steps: Record<string, number>;
 }
 
-export async function benchLoss(): Promise<void> {
+export async function benchLoss([part]: string[]): Promise<void> {
+  if (part !== "tunnels") await benchUpdates();
+  if (part !== "updates") await benchTunnels();
+}
+
+async function benchUpdates(): Promise<void> {
   const live = await Live.up();
   try {
     const measured: Measured[] = [];
@@ -57,4 +67,57 @@ function report(measured: Measured[]): void {
   ]);
   console.log(table([["update", "lost", "longest gap", "control", "aim: none", "changes"], ...rows], [1, 2, 3]));
   console.log(JSON.stringify(measured.map(({ update, ...rest }) => ({ update: update.name, ...rest }))));
+}
+
+const WIREGUARD = { tunnel: "wireguard" };
+const NEW_KEYS = { ...WIREGUARD, keyGeneration: 1 };
+
+const TUNNEL_CHANGES: [name: string, act: (live: LiveTunnels) => Promise<unknown>][] = [
+  ["vxlan to wireguard", (live) => live.put(WIREGUARD)],
+  ["wireguard to vxlan", (live) => live.put()],
+  ["vxlan to wireguard again", (live) => live.put(WIREGUARD)],
+  ["new keys for all", (live) => live.put(NEW_KEYS)],
+  [
+    "new keys for one runner",
+    async ({ stack }) => {
+      stack.nextRun();
+      await stack.runner("r1", { keyGeneration: 2 });
+    },
+  ],
+  ["new keys for the hub and the others", (live) => live.put({ ...WIREGUARD, keyGeneration: 2 })],
+  ["hub to mesh", (live) => live.put({ ...WIREGUARD, keyGeneration: 2, topology: "mesh" })],
+  ["mesh to hub", (live) => live.put({ ...WIREGUARD, keyGeneration: 2 })],
+];
+
+async function benchTunnels(): Promise<void> {
+  const live = await LiveTunnels.up();
+  try {
+    const rows: string[][] = [];
+    for (const [name, act] of TUNNEL_CHANGES) {
+      const control = await live.lossDuring(() => live.drift());
+      const started = performance.now();
+      let seconds = 0;
+      const losses = await live.lossDuring(async () => {
+        await act(live);
+        seconds = (performance.now() - started) / 1000;
+      });
+      const devices = await Promise.all(["hub", ...RUNNERS].map((host) => live.devices(host)));
+      const [worst, { longest }] = Object.entries(losses).sort(([, one], [, other]) => other.longest - one.longest)[0]!;
+      const gap = longest === 0 ? "" : `${longest * 20} ms: ${worst}`;
+      rows.push([name, ...sumLosses(losses), gap, ...sumLosses(control), seconds.toFixed(1), devices.join(" | ")]);
+    }
+    const header = ["change", "IPv4", "IPv6", "longest gap", "control IPv4", "IPv6", "seconds", "devices afterwards"];
+    console.log(table([header, ...rows], [1, 2, 4, 5, 6]));
+  } finally {
+    await live.lab.down();
+  }
+}
+
+/** "LOST of SENT" for each family. */
+function sumLosses(losses: Record<string, Loss>): string[] {
+  return [false, true].map((isIpv6) => {
+    const ofFamily = Object.keys(losses).filter((name) => PINGS[name]!.target.includes(":") === isIpv6);
+    const sum = (key: "lost" | "sent") => ofFamily.reduce((total, name) => total + losses[name]![key], 0);
+    return `${sum("lost")} of ${sum("sent")}`;
+  });
 }

@@ -4,6 +4,7 @@ import { benchPool } from "./pool";
 import { benchScale } from "./scale";
 import { benchService } from "./service";
 import { benchServiceStore } from "./service/stacks";
+import { benchTunnel } from "./tunnel";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: ratios to another program or to a lower bound, measured in one run. */
@@ -15,6 +16,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   "service-store": benchServiceStore,
   hub: benchHub,
   loss: benchLoss,
+  tunnel: benchTunnel,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

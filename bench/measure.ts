@@ -30,16 +30,24 @@ export function median(numbers: number[]): number {
   return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
+/** The time of all CPUs of this machine since its start. */
+function cpuTimes(): { idle: number; all: number } {
+  const times = cpus().map((cpu) => cpu.times);
+  const idle = times.reduce((total, time) => total + time.idle, 0);
+  return { idle, all: times.flatMap((time) => Object.values(time)).reduce((a, b) => a + b, 0) };
+}
+
+/** The part of it in which they were busy, with other programs' work. */
+export function cpuMilliseconds(): number {
+  const { idle, all } = cpuTimes();
+  return all - idle;
+}
+
 /** The share of the CPUs that are busy at the moment. */
 export async function busyShare(milliseconds = 1000): Promise<number> {
-  const sum = () => {
-    const times = cpus().map((cpu) => cpu.times);
-    const idle = times.reduce((total, time) => total + time.idle, 0);
-    return { idle, all: times.flatMap((time) => Object.values(time)).reduce((a, b) => a + b, 0) };
-  };
-  const before = sum();
+  const before = cpuTimes();
   await sleep(milliseconds);
-  const after = sum();
+  const after = cpuTimes();
   return 1 - (after.idle - before.idle) / (after.all - before.all);
 }
 

@@ -92,7 +92,7 @@ export async function withContainerUsers(
 }
 
 const sharesAddress = (fact: ExistingLease, use: ExistingLease): boolean =>
-  fact.pool === use.pool && fact.values.some(({ first }) => use.values.some((extent) => extent.first === first));
+  fact.pool === use.pool && fact.values.some(({ first }) => use.values.some((range) => range.first === first));
 
 /** A container has one address on a network: the first lease gets its name. */
 function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<string>): ExistingLease {

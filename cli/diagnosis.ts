@@ -1,5 +1,6 @@
 import type { OverlayError } from "../provider/errors";
 import { diffItems, formatDifference } from "../provider/network/kinds";
+import { NO_ANSWER } from "../provider/network/kinds/wireguard";
 import type { Facts } from "../provider/network/model/facts";
 import type { HostRecord, Item, Link } from "../provider/network/model/items";
 import { describeForeign, excludeForeign } from "../provider/network/preflight/foreign";
@@ -22,7 +23,6 @@ export interface NetworkEnd {
 }
 
 export interface Tunnel {
-  local: string;
   remote: string;
   port: number;
 }
@@ -50,8 +50,11 @@ const linksIn = (records: HostRecord[]): Link[] =>
 const linkOf = (records: HostRecord[], type: Link["type"]): Link | undefined =>
   linksIn(records).find((link) => link.type === type);
 
-const tunnelsIn = (record: HostRecord): [uid: string, Tunnel][] =>
-  linksIn([record]).flatMap(({ vxlan }) => (vxlan ? [[record.uid, vxlan] as [string, Tunnel]] : []));
+const tunnelsIn = ({ uid, items }: HostRecord): [uid: string, Tunnel][] =>
+  items.flatMap((item): [string, Tunnel][] => {
+    if (item.kind === "link" && item.vxlan) return [[uid, item.vxlan]];
+    return item.kind === "wgpeer" ? [[uid, { remote: item.endpoint.ip, port: item.endpoint.port }]] : [];
+  });
 
 /** The first of each family: all other hosts ping them, and a record may contain thousands. */
 function addressesOn(dev: string, records: HostRecord[]): string[] {
@@ -63,12 +66,14 @@ function addressesOn(dev: string, records: HostRecord[]): string[] {
   return firsts.filter((address) => address !== undefined);
 }
 
-/** Conflicting objects of other programs come first: they are the likelier cause. */
+/** Conflicting objects of other programs come first: they are the likelier cause. That a peer does not answer is what the pings show. */
 function findDifferences({ items, ...record }: HostRecord, facts: Facts): string[] {
   const desired = { record, items };
   return [
     ...describeForeign(desired, facts),
-    ...excludeForeign(diffItems(items, facts), desired, facts).map(formatDifference),
+    ...excludeForeign(diffItems(items, facts), desired, facts)
+      .filter(({ missing, wrong }) => missing || wrong.some((text) => text !== NO_ANSWER))
+      .map(formatDifference),
   ];
 }
 

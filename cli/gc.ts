@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../provider/errors";
 import type { Ipam, Lease } from "../provider/ipam";
-import { formatExtents } from "../provider/ipam/errors";
+import { formatRangesOf } from "../provider/ipam/errors";
 import { findSpec, listSpecs } from "../provider/ipam/interface";
 import { isCommitted } from "../provider/ipam/types";
 import { forgottenHosts } from "../provider/lifecycle/delete";
@@ -166,7 +166,7 @@ const describeOrphans = async (pool: Ipam, orphans: Lease[]) =>
   Promise.all(
     orphans.map(async (lease) => ({
       action: "release",
-      value: formatExtents((await findSpec(pool, lease.pool))!.kind, lease.extents),
+      value: formatRangesOf((await findSpec(pool, lease.pool))!.kind, lease.ranges),
       pool: lease.pool,
       type: lease.type,
       owner: lease.owner,

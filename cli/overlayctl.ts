@@ -28,6 +28,7 @@ const COMMANDS: Record<string, Load> = {
   gc: async () => (await import("./gc.js")).gcCommand(),
   recover: async () => (await import("./recover.js")).recoverCommand(),
   scan: async () => (await import("./scan.js")).scanCommand(),
+  simulate: async () => (await import("./simulate.js")).simulateCommand(),
   topology: async () => (await import("./topology.js")).topologyCommand(),
   plan: async () => (await import("./plan.js")).planCommand(),
   verify: async () => (await import("./verify.js")).verifyCommand(),

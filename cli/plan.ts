@@ -67,7 +67,7 @@ const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "e
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
 async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
-  const deps = { fleet: createFleet(hosts, new Reconciler(), {}) };
+  const deps = { fleet: createFleet(hosts, new Reconciler(), {}), ipam: pool };
   const { id: store } = await pool.describe();
   const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
   for (const each of planned.filter(({ type }) => resourceOf(type).host !== undefined)) {

@@ -3,6 +3,7 @@ import type { Connection } from "../provider/host/connection";
 import type { Ipam } from "../provider/ipam";
 import { findSpec } from "../provider/ipam/interface";
 import { tryParseJson } from "../provider/json";
+import { expandReferences } from "../provider/lifecycle/shown-inputs";
 import type { Values } from "../provider/lifecycle/values";
 import { addressPool, networkPool } from "../provider/pool-names";
 import { resourceOf, resources } from "../provider/resources";
@@ -123,12 +124,15 @@ const ABSENT_AFTER = ["delete", "delete-replaced"];
 /** The inputs are those of the new state; uid and lease id are outputs of the old one. */
 function planFromStep({ op, urn, oldState, newState }: z.output<typeof preview>["steps"][number]): PlannedResource[] {
   const [, type] = OUR_TYPES.exec((newState ?? oldState)?.type ?? "") ?? [];
-  if (!type || !resources.some((known) => known.type === type)) return [];
+  const def = resources.find((known) => known.type === type);
+  if (!type || !def) return [];
   const name = urn.split("::").at(-1)!;
   const { uid, leaseId } = op === "create-replacement" ? {} : (oldState?.outputs ?? ({} as Values));
   if (PRESENT_AFTER.includes(op))
-    return [{ type, name, props: { ...newState!.inputs, uid, leaseId }, isDeleted: false }];
-  return ABSENT_AFTER.includes(op) ? [{ type, name, props: oldState!.outputs, isDeleted: true }] : [];
+    return [{ type, name, props: { ...expandReferences(def, newState!.inputs), uid, leaseId }, isDeleted: false }];
+  return ABSENT_AFTER.includes(op)
+    ? [{ type, name, props: expandReferences(def, oldState!.outputs), isDeleted: true }]
+    : [];
 }
 
 const planFromExport = (file: string, text: string): PlannedResource[] =>

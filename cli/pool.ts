@@ -1,5 +1,5 @@
 import type { Lease, PoolSpec } from "../provider/ipam";
-import { formatExtents } from "../provider/ipam/errors";
+import { formatRangesOf } from "../provider/ipam/errors";
 import { formatTenant } from "../provider/owner";
 import { describePool } from "../provider/pool-names";
 import {
@@ -54,7 +54,7 @@ export const poolShowCommand = () =>
     );
 
 const describePoolLease = (kind: PoolSpec["kind"], lease: Lease) => ({
-  value: formatExtents(kind, lease.extents),
+  value: formatRangesOf(kind, lease.ranges),
   state: lease.state,
   type: lease.type,
   usedBy: lease.usedBy,

@@ -9,7 +9,7 @@ import {
   refuseService,
   type Store,
 } from "../provider/ipam";
-import { formatExtents } from "../provider/ipam/errors";
+import { formatRangesOf } from "../provider/ipam/errors";
 import { findSpec } from "../provider/ipam/interface";
 import { parseStamp } from "../provider/lifecycle/lease";
 import type { HostRecord } from "../provider/network/model/items";
@@ -131,11 +131,11 @@ const summarizeImport = ({ added, unchanged }: ImportResult, yes: boolean): stri
 async function describeImport(pool: Ipam, { added, unchanged, conflicts }: ImportResult, found: ExportedResource[]) {
   const row = async (
     action: string,
-    lease: Pick<Lease, "pool" | "type" | "owner" | "extents" | "leaseId"> & { childPool?: string },
+    lease: Pick<Lease, "pool" | "type" | "owner" | "ranges" | "leaseId"> & { childPool?: string },
   ) => ({
     action,
     type: lease.type,
-    value: formatExtents(await kindOf(pool, lease.pool), lease.extents),
+    value: formatRangesOf(await kindOf(pool, lease.pool), lease.ranges),
     pool: lease.pool,
     childPool: lease.childPool,
     owner: lease.owner,
@@ -144,7 +144,7 @@ async function describeImport(pool: Ipam, { added, unchanged, conflicts }: Impor
   const refused = conflicts.map(async ({ lease, error }) => ({
     ...(await row("conflict", {
       ...withoutSpec(lease),
-      extents: lease.values,
+      ranges: lease.values,
       leaseId: lease.identity?.leaseId ?? "",
     })),
     source: sourceOf(lease, found),

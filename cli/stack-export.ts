@@ -2,7 +2,10 @@ import { z } from "zod";
 import { OverlayError } from "../provider/errors";
 import type { ExistingLease } from "../provider/ipam";
 import { tryParseJson } from "../provider/json";
+import { expandReferences } from "../provider/lifecycle/shown-inputs";
 import type { Values } from "../provider/lifecycle/values";
+import { tunnelEnd } from "../provider/network/plan/tunnels/tunnel-end";
+import { keyName } from "../provider/pool-names";
 import type { TenantDefaults } from "../provider/resource";
 import { resourceOf, resources } from "../provider/resources";
 import { readInput } from "./command";
@@ -59,9 +62,11 @@ function parseResource(
   { type, urn, outputs, delete: pendingDelete }: z.output<typeof stateResource>,
 ): ResourceState[] {
   const [, ours] = OUR_TYPES.exec(type) ?? [];
-  const props = revealSecrets(outputs) as ExportedResource["props"];
-  if (!ours || !props.uid || !props.leaseId || !props.owner) return [];
-  if (resources.some((known) => known.type === ours)) return [{ source, type: ours, props, pendingDelete }];
+  const revealed = revealSecrets(outputs) as ExportedResource["props"];
+  if (!ours || !revealed.uid || !revealed.leaseId) return [];
+  const def = resources.find((known) => known.type === ours);
+  const props = def && (expandReferences(def, revealed) as ExportedResource["props"]);
+  if (props) return props.owner ? [{ source, type: ours, props, pendingDelete }] : [];
   throw new OverlayError(
     "INPUT_INVALID",
     `${source} has ${urn}, a type that this release does not have.`,
@@ -108,20 +113,21 @@ export const hasHiddenHosts = ({ type, props }: ExportedResource): boolean =>
 export function buildRequiredLease({ type, props }: ExportedResource): ExistingLease {
   const def = resourceOf(type);
   const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
-  const childPool = def.childPool?.(props, def.extentsFromProps(props));
+  const childPool = def.childPool?.(props, def.rangesFromProps(props));
+  const { data: end } = tunnelEnd.safeParse(props.tunnelEnd);
   return {
     pool,
     owner: props.owner,
     type,
-    values: def.extentsFromProps(props),
+    values: def.rangesFromProps(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
     // The lifecycle reads the name of a resource that is created again from here.
-    ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
+    ...(def.nameInput && { data: { name: String(props[def.nameInput]), ...(end && { tunnel: end }) } }),
     ...(tenant && { tenant }),
     ...(usedBy !== undefined && { usedBy }),
     // Used by the bearer of its token, as of the last up or refresh.
     ...(props.state === "used" && { state: "used" as const }),
-    ...(names && { names }),
+    ...(names && { names: end?.publicKey === undefined ? names : [...names, keyName(end.publicKey)] }),
     ...(childPool && { childPool }),
     ...(labels && { labels }),
     ...(sharingKey !== undefined && { sharingKey }),

@@ -55,13 +55,13 @@ function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Top
   const runners = leases
     .filter(({ state }) => state !== "quarantined")
     .map((lease): TopologyRunner => {
-      const id = Number(lease.extents[0]!.first);
+      const id = Number(lease.ranges[0]!.first);
       return {
         runner: readRunnerName(lease, network) ?? lease.owner,
         id,
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
         vni: settings.vniBase + id,
-        device: TUNNELS[settings.tunnel].hubDevice(settings.devicePrefix, id),
+        device: TUNNELS[settings.tunnel].hubDevice(settings, id),
         host: hostIdOfLease(lease),
         state: lease.state,
         lastSeen: formatTime(lease.lastSeen),

@@ -17,7 +17,7 @@ CREATE VIEW overlay.tenant_acme_web_pools WITH (security_barrier) AS
   SELECT name, spec, reserved, used, resting, held FROM overlay.pool
   WHERE spec::jsonb -> 'tenant' = '{"org": "acme", "project": "web"}';
 CREATE VIEW overlay.tenant_acme_web_leases WITH (security_barrier) AS
-  SELECT uid, pool, owner, type, state, extents, ports, names, labels, used_by, tenant, created_at, updated_at, last_seen, expires_at, ended_at, end_reason
+  SELECT uid, pool, owner, type, state, ranges, ports, names, labels, used_by, tenant, created_at, updated_at, last_seen, expires_at, ended_at, end_reason
   FROM overlay.lease
   WHERE tenant::jsonb = '{"org": "acme", "project": "web"}' OR pool IN (SELECT name FROM overlay.tenant_acme_web_pools);
 CREATE ROLE overlay_tenant_acme_web NOLOGIN;

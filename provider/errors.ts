@@ -23,7 +23,7 @@ export class OverlayError extends Error {
   /** The input that causes it, if one does. */
   property?: string;
   /** The lease that keeps a request from its values. */
-  holder?: Pick<Lease, "pool" | "owner" | "uid" | "extents">;
+  holder?: Pick<Lease, "pool" | "owner" | "uid" | "ranges">;
 
   constructor(
     readonly code: Code,
@@ -40,8 +40,8 @@ export class OverlayError extends Error {
     return this;
   }
 
-  heldBy({ pool, owner, uid, extents }: Lease): this {
-    this.holder = { pool, owner, uid, extents };
+  heldBy({ pool, owner, uid, ranges }: Lease): this {
+    this.holder = { pool, owner, uid, ranges };
     return this;
   }
 }

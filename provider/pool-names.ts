@@ -47,3 +47,22 @@ export function describePool(name: string): string {
   if (first === "tenants" && second) return `the range for tenants' pools of type ${second}`;
   return first === "tenant" && fourth ? `the pool of type ${fourth} of tenant ${second}/${third}` : `IPPool ${first}`;
 }
+
+// Names by which leases are found in any pool, besides the names of their child pools. Each is unique in the store.
+export const REQUESTS = "request/";
+export const PLACED = "placed/";
+/** Of devices on hosts. */
+export const HOSTS = "host/";
+/** Of containers in a network. */
+export const USERS = "user/";
+
+/** Of the public keys of hosts. */
+export const KEYS = "key/";
+
+export const keyName = (publicKey: string): string => KEYS + publicKey;
+
+/** Of the lease that answers a request which may be repeated. `text` tells the requests of a caller apart. */
+export const requestLeaseName = (caller: string, text: string): string => `${REQUESTS}${caller}/${text}`;
+
+/** Of the reservation of an owner for which a pool was chosen: on a runner of this network, or of the tenant with this block. */
+export const placementLeaseName = (place: string, owner: string): string => `${PLACED}${place}/${owner}`;

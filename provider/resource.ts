@@ -2,15 +2,17 @@ import type { z } from "zod";
 import { OverlayError } from "./errors";
 import type { Connection } from "./host/connection";
 import type { RunPlan } from "./ipam/run-plan";
-import type { ExistingLease, Extent, Lease, PoolSpec, Request } from "./ipam/types";
+import type { ExistingLease, Lease, PoolSpec, Request, ValueRange } from "./ipam/types";
 import type { Container } from "./network/model/facts";
 import type { Item } from "./network/model/items";
 import type { Underlay } from "./network/plan/hub";
+import type { MeshPeer } from "./network/plan/tunnels/tunnel";
+import type { TunnelChoice, TunnelEnd } from "./network/plan/tunnels/tunnel-end";
 import { describePool } from "./pool-names";
 
 /**
  * What is specific to one resource; `lifecycle/` does the rest, once, for all of them. Every resource holds exactly one lease. The
- * extents of the lease decide its computed values.
+ * ranges of the lease decide its computed values.
  */
 export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed extends z.ZodObject = z.ZodObject> {
   type: string;
@@ -37,10 +39,10 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   result(props: Props<Inputs, Computed>): string;
   /** What it asks of which pool. Also called in previews, where a connection may be unknown: it is absent then. */
   request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "childPool" | "data" | "by">;
-  /** The computed values that follow from the extents of its lease. */
-  values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
-  /** The inverse of `values`: the extents of its lease. */
-  extentsFromProps(props: Props<Inputs, Computed>): Extent[];
+  /** The computed values that follow from the ranges of its lease. */
+  values(inputs: z.output<Inputs>, ranges: ValueRange[]): z.output<Computed>;
+  /** The inverse of `values`: the ranges of its lease. */
+  rangesFromProps(props: Props<Inputs, Computed>): ValueRange[];
 
   // All that follows is optional.
 
@@ -65,8 +67,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   validateCoHolders?(props: Props<Inputs, Computed>, context: CoHolderContext): Promise<void>;
   /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
   validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
-  /** The child pool of its lease; it may depend on the extents of the lease. */
-  childPool?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
+  /** The child pool of its lease; it may depend on the ranges of the lease. */
+  childPool?(inputs: z.output<Inputs>, ranges: ValueRange[]): PoolSpec;
   /** Stored with the lease, for `validate` and `validateCoHolders` of other resources. */
   leaseData?(inputs: z.output<Inputs>): Record<string, string>;
   /** Outputs that follow from the lease or from the pool. */
@@ -93,18 +95,31 @@ export interface SourcePool<Inputs, Props> {
 export interface HostDefinition<Props> {
   /** Its hosts, in the order in which they are asked for their facts. */
   targets(props: Props): TargetHost[];
-  /** Pure: the items of each host, by role. */
-  plan(props: Props, underlays: Underlays): Record<string, Item[]>;
+  /** Pure: the items of each host, by role. `peers`: of a mesh. */
+  plan(props: Props, underlays: Underlays, peers: MeshPeer[]): Record<string, Item[]>;
+  mesh?: MeshDefinition<Props>;
   /** Paths whose change has no effect on hosts. */
   unaffectedBy: string[];
   /** Whether hosts restore their items after a boot. Default: yes. */
   persist?(props: Props): boolean;
+  /** What its lease holds of its host, once an up has left it so. */
+  tunnelEnd?(props: Props, underlays: Underlays): TunnelEnd;
+  /** How its hosts change from this tunnel to that of the properties, while packets pass. Its hosts have the roles of network/plan/tunnel-change.ts. */
+  tunnelChange?(props: Props, former: TunnelChoice, underlays: Underlays): TunnelChange<Props>;
   /** Outputs that follow from the facts of its hosts. */
   report?(props: Props, underlays: Underlays): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
   containerLeases?(props: Props, containers: Container[]): ExistingLease[];
   /** Scripts that prove that the resource works. `neighbours`: addresses of others that it must reach, if they are known to exist. */
   probe?(props: Props, underlays: Underlays, neighbours: string[]): Probe | undefined;
+}
+
+/** About direct ways between the hosts with role `runner` of several resources; see lifecycle/mesh.ts. */
+export interface MeshDefinition<Props> {
+  /** The pool whose leases are the runners; undefined: it sends only to the hub. */
+  pool(props: Props): string | undefined;
+  /** A script that prints the ids of the peers to which data passes directly. */
+  probe(props: Props, underlays: Underlays, peers: MeshPeer[]): string;
 }
 
 /** Parts of a connection that hold no secret. `jumpHost`: with its port, if that is not 22. */
@@ -145,7 +160,7 @@ export interface ValidationContext {
 }
 
 /** By the type of a pool: the range that tenants share, and the size of each one's block. */
-export type TenantDefaults = Record<string, { range: Extent; prefixLength: number }>;
+export type TenantDefaults = Record<string, { range: ValueRange; prefixLength: number }>;
 
 export interface LeaseContext {
   pool: RunPlan;
@@ -228,6 +243,17 @@ export const targetsOf = ({ host }: Definition, props: Record<string, unknown>):
 
 /** Of all hosts of a resource, by role. */
 export type Underlays = Record<string, Underlay>;
+
+export interface TunnelChange<Props> {
+  /** The properties with the former tunnel. */
+  former: Props;
+  /** More items, while a host has both tunnels. */
+  beside: { hub: Item[]; runner: Item[] };
+  /** A script for the runner. It fails if packets do not pass by the new tunnel. */
+  probe: string;
+  /** A script for the runner that tells workloads where the hub's address is now. */
+  announce?: string;
+}
 
 export interface Probe {
   role: string;

@@ -14,6 +14,8 @@ import { isSignedHere } from "./ipam/token";
 import { readDeclared, readResources } from "./lifecycle/declared";
 import type { Dependencies, EarlierOwner } from "./lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
+import { MeshRunners } from "./lifecycle/mesh";
+import { expandReferences, shortenReferences, wholeReferences } from "./lifecycle/shown-inputs";
 import type { Values } from "./lifecycle/values";
 import { urnOf } from "./owner";
 import type { Definition } from "./resource";
@@ -73,7 +75,8 @@ const earlierNames = z.array(z.tuple([z.string()], z.string()));
 
 /** `passed`: see `namesBefore` of the SDK. */
 function readEarlier(passed: unknown, owner: string): EarlierOwner[] {
-  const ownerNamed = (name: string): string => owner.slice(0, owner.lastIndexOf("::") + 2) + name;
+  const parts = owner.split("::");
+  const ownerNamed = (text: string): string => [...parts.slice(0, text.includes("::") ? -2 : -1), text].join("::");
   return (earlierNames.safeParse(passed).data ?? []).map(([name, former]) => ({
     owner: ownerNamed(name),
     ...(former !== undefined && { formerOwner: ownerNamed(former) }),
@@ -96,6 +99,7 @@ function buildDependencies(settings: Settings): Dependencies {
   return {
     pool: thePool,
     fleet: createFleet(openHosts(hosts, { notify: noteOnce }), reconciler, login, openPhase),
+    mesh: new MeshRunners(),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
@@ -165,14 +169,20 @@ if (engineHost) exitWithEngine(engineHost, Number(enginePort));
 
 /** The methods of Pulumi's dynamic provider. Each calls the lifecycle of its type. */
 export function provider(type: string) {
-  const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
-    traceCall(type, method, urn, async () => act(lifecycleOf(type, await getDependencies())));
+  const def = resourceOf(type);
+  const call = <T>(method: string, shown: Values, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
+    traceCall(type, method, ownerOf(shown), async () => act(lifecycleOf(def, await getDependencies())));
+  const expand = (shown: Values): Values => expandReferences(def, withoutProvider(shown));
+  /** `like`: what Pulumi has given. */
+  const shorten = (props: Values, like: Values): Values =>
+    withoutUndefined(shortenReferences(def, props, wholeReferences(def, like)));
   return {
     configure,
     check: (olds: Values, news: Values) =>
-      call("check", news.owner, async (l) => {
+      call("check", news, async (l) => {
         const { owner, dryRun, secretInputs, declared, program, resources, earlier, ...inputs } = withoutProvider(news);
-        return l.check(
+        const secret = Array.isArray(secretInputs) ? secretInputs.map(String) : [];
+        const checked = await l.check(
           {
             owner: scopedOwner(String(owner)),
             dryRun: dryRun === true,
@@ -180,36 +190,37 @@ export function provider(type: string) {
             ...(typeof program === "string" && { program }),
             ...(typeof resources === "string" && { declares: readResources(resources) }),
             earlier: readEarlier(earlier, scopedOwner(String(owner))),
-            secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
+            secretInputs: secret,
           },
-          isNew(olds) ? undefined : olds,
+          isNew(olds) ? undefined : expand(olds),
           inputs,
         );
+        return { ...checked, inputs: shortenReferences(def, checked.inputs, secret) };
       }),
     diff: (_id: string, olds: Values, news: Values) =>
-      call("diff", olds.owner, async (l) => {
-        const { changes, hasNewInputs, ...more } = await l.diff(olds, news);
+      call("diff", olds, async (l) => {
+        const { changes, hasNewInputs, ...more } = await l.diff(expand(olds), expand(news));
         // The engine compares the inputs if the provider does not say whether there are changes, and then shows only those that differ.
         return hasNewInputs ? more : { changes, ...more };
       }),
     create: (inputs: Values) =>
-      call("create", inputs.owner, async (l) => {
-        const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));
-        showResult(l.def, props);
-        return { id, outs: withoutUndefined(props) };
+      call("create", inputs, async (l) => {
+        const { id, props } = await l.create(expand(inputs)).catch(keepState(inputs, shorten));
+        showResult(def, props);
+        return { id, outs: shorten(props, inputs) };
       }),
     read: (id: string, props: Values) =>
-      call("read", props.owner, async (l) => {
-        const read = await l.read(id, withoutProvider(props));
-        return { ...read, props: withoutUndefined(read.props) };
+      call("read", props, async (l) => {
+        const read = await l.read(id, expand(props));
+        return { id: read.id, props: shorten(read.props, props), inputs: shorten(read.inputs, props) };
       }),
     update: (id: string, olds: Values, news: Values) =>
-      call("update", news.owner, async (l) => {
-        const outs = await l.update(id, withoutProvider(olds), withoutProvider(news)).catch(keepProvider(news));
-        showResult(l.def, outs);
-        return { outs: withoutUndefined(outs) };
+      call("update", news, async (l) => {
+        const outs = await l.update(id, expand(olds), expand(news)).catch(keepState(news, shorten));
+        showResult(def, outs);
+        return { outs: shorten(outs, news) };
       }),
-    delete: (_id: string, props: Values) => call("delete", props.owner, (l) => l.delete(withoutProvider(props))),
+    delete: (_id: string, props: Values) => call("delete", props, (l) => l.delete(expand(props))),
   };
 }
 
@@ -220,9 +231,9 @@ function showResult({ result }: Definition, props: Values): void {
 }
 
 const lifecycles = new Map<string, Lifecycle>();
-function lifecycleOf(type: string, dependencies: Dependencies): Lifecycle {
-  const lifecycle = lifecycles.get(type) ?? new Lifecycle(resourceOf(type), dependencies);
-  lifecycles.set(type, lifecycle);
+function lifecycleOf(def: Definition, dependencies: Dependencies): Lifecycle {
+  const lifecycle = lifecycles.get(def.type) ?? new Lifecycle(def, dependencies);
+  lifecycles.set(def.type, lifecycle);
   return lifecycle;
 }
 
@@ -234,12 +245,15 @@ const withoutProvider = ({ [PROVIDER]: _, ...values }: Values): Values => values
 const withoutUndefined = (values: Values): Values =>
   Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
-const isNew = (values: Values | undefined): boolean => values?.owner === undefined;
+/** In the state of an earlier release the owner is shown. */
+const ownerOf = ({ __owner, owner = __owner }: Values): unknown => owner;
+
+const isNew = (values: Values | undefined): boolean => values === undefined || ownerOf(values) === undefined;
 
 /** A partial state without the provider text could not be destroyed. */
-const keepProvider = (given: Values) => (error: unknown) => {
+const keepState = (given: Values, shorten: (props: Values, like: Values) => Values) => (error: unknown) => {
   if (!(error instanceof PartialFailure)) throw error;
-  const properties = { ...withoutUndefined(error.properties), [PROVIDER]: given[PROVIDER] };
+  const properties = { ...shorten(error.properties, given), [PROVIDER]: given[PROVIDER] };
   throw Object.assign(new Error(error.message), { id: error.id, properties, reasons: [error.message] });
 };
 

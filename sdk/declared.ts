@@ -15,7 +15,8 @@ export interface OrderedDeclaration {
   names: string[];
   /** The resource, or the name, that it is declared for. */
   of: unknown;
-  parent: unknown;
+  /** Its type behind those of its parents, as in its owner. */
+  types: string;
 }
 
 export interface DescribedProgram {
@@ -45,15 +46,17 @@ export function describeProgram(declarations: Declaration[]): DescribedProgram {
 }
 
 /**
- * Name and former name of those that are declared before this one, for the same resource and under the same parent: their owners differ from its
- * own in the name only. A name with `::` cannot be told from the rest of an owner.
+ * Name and former name of those that are declared before this one, for the same resource: as `TYPES::NAME`, or only `NAME` if the types of its
+ * parents are those of this one. A name with `::` cannot be told from the rest of an owner.
  */
-export const namesBefore = (all: OrderedDeclaration[], last: OrderedDeclaration): string[][] =>
-  all
+export function namesBefore(all: OrderedDeclaration[], last: OrderedDeclaration): string[][] {
+  const before = all
     .slice(0, all.indexOf(last))
-    .filter(({ of, parent }) => of === last.of && parent === last.parent)
-    .map(({ names }) => names.slice(0, 2))
-    .filter((names) => [...names, ...last.names].every((name) => !name.includes("::")));
+    .filter(({ of, names }) => of === last.of && [...names, ...last.names].every((name) => !name.includes("::")));
+  return before.map(({ names, types }) =>
+    names.slice(0, 2).map((name) => (types === last.types ? name : `${types}::${name}`)),
+  );
+}
 
 const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
 

@@ -112,11 +112,30 @@ function declareInOrder(
   const run = currentRun();
   const order = orders.get(run) ?? new Map<string, OrderedDeclaration[]>();
   orders.set(run, order);
-  const declaration = { names, of: args[inOrder.by], parent };
+  const types = [...typesOfParents(parent), `${CORE_TYPE}${type}`].join("$");
+  const declaration = { names, of: args[inOrder.by], types };
   const all = [...(order.get(type) ?? []), declaration];
   order.set(type, all);
   return namesBefore(all, declaration);
 }
+
+/**
+ * The outermost first. Pulumi's SDK has them in each resource, though its type declarations do not say so. The URN of a parent has them, too, but
+ * can depend on other resources that are declared later.
+ */
+function typesOfParents(parent: InternalResource | undefined): string[] {
+  if (!parent) return [];
+  const { __pulumiType: type, __parentResource: above } = parent;
+  const own = type === undefined || type === ROOT_TYPE ? [] : [type.replaceAll(DYNAMIC_TYPE, CORE_TYPE)];
+  return [...typesOfParents(above), ...own];
+}
+
+interface InternalResource extends pulumi.Resource {
+  __pulumiType?: string;
+  __parentResource?: InternalResource;
+}
+
+const ROOT_TYPE = "pulumi:pulumi:Stack";
 
 function declare(declaration: Declaration): Promise<DescribedProgram> {
   const run = currentRun();

@@ -72,15 +72,19 @@ export interface NetworkSettingsArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
-  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. Default `vxlan`. */
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. Default `hub`. */
+  topology?: pulumi.Input<"hub" | "mesh"> | undefined;
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Default `0`. */
+  keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -167,6 +171,8 @@ export interface AttachmentArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** The network's tunnel. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
+  /** Of the network's keys. */
+  keyGeneration?: pulumi.Input<number> | undefined;
 }
 
 export interface ForwardArgs {
@@ -199,15 +205,19 @@ export interface OverlayNetworkArgs {
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
-  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. Default `vxlan`. */
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. Default `hub`. */
+  topology?: pulumi.Input<"hub" | "mesh"> | undefined;
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Default `0`. */
+  keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. Default `4789`. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -225,7 +235,7 @@ export interface OverlayNetworkArgs {
   hostAccess?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
-  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
+  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for about 250 ms. */
   hubConnection: pulumi.Input<ConnectionArgs>;
   /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
@@ -256,7 +266,9 @@ const OverlayNetworkShape: Shape = {
     "subnets",
     "hubUnderlayIp",
     "tunnel",
+    "topology",
     "wireguardPort",
+    "keyGeneration",
     "hubInterface",
     "vniBase",
     "vxlanPort",
@@ -312,15 +324,19 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly subnets: pulumi.Output<string | string[]>;
   /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
-  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later. */
+  /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. */
   declare readonly tunnel: pulumi.Output<"vxlan" | "wireguard">;
-  /** UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. */
+  declare readonly topology: pulumi.Output<"hub" | "mesh">;
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
   declare readonly wireguardPort: pulumi.Output<number>;
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. */
+  declare readonly keyGeneration: pulumi.Output<number>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second. */
+  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. */
   declare readonly vniBase: pulumi.Output<number>;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second. */
+  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. */
   declare readonly vxlanPort: pulumi.Output<number>;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. */
   declare readonly mtu: pulumi.Output<"auto" | number>;
@@ -338,7 +354,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hostAccess: pulumi.Output<string | string[]>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
-  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds. */
+  /** How SSH reaches the hub. Another host moves the hub: packets between runners are lost for about 250 ms. */
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Adopt existing devices that match the desired state but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
@@ -408,6 +424,8 @@ export interface RunnerSubnetArgs {
   mtu?: pulumi.Input<number> | undefined;
   /** For this runner alone. Default: the network's. */
   masquerade?: pulumi.Input<boolean> | undefined;
+  /** Raise it by one to give this runner alone a new key. Default: the network's. */
+  keyGeneration?: pulumi.Input<number> | undefined;
   /** Docker on this runner. Default: the network's. */
   docker?: pulumi.Input<DockerOverrideArgs> | undefined;
   /** New reservations on any runner of the network go to other runners. Those that it has stay. Default `false`. */
@@ -447,7 +465,9 @@ const RunnerSubnetShape: Shape = {
           "networkName",
           "subnets",
           "tunnel",
+          "topology",
           "wireguardPort",
+          "keyGeneration",
           "hubInterface",
           "vniBase",
           "vxlanPort",
@@ -479,6 +499,7 @@ const RunnerSubnetShape: Shape = {
     "runnerDevice",
     "mtu",
     "masquerade",
+    "keyGeneration",
     "docker",
     "cordon",
     "adopt",
@@ -529,7 +550,7 @@ const RunnerSubnetShape: Shape = {
  */
 export class RunnerSubnet extends OverlayResource {
   /** The network that it joins: an OverlayNetwork, or the name of one in another stack. */
-  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkSettingsArgs>>;
+  declare readonly network: pulumi.Output<string>;
   /** Name of the runner, unique in the network. Default: the resource's name. */
   declare readonly runnerName: pulumi.Output<string>;
   /** How SSH reaches the runner. */
@@ -546,6 +567,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly mtu: pulumi.Output<number | undefined>;
   /** For this runner alone. Default: the network's. */
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
+  /** Raise it by one to give this runner alone a new key. Default: the network's. */
+  declare readonly keyGeneration: pulumi.Output<number | undefined>;
   /** Docker on this runner. Default: the network's. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
   /** New reservations on any runner of the network go to other runners. Those that it has stay. */
@@ -728,7 +751,7 @@ export class IPPool extends OverlayResource {
   /** Limits in addition to the size of the ranges. */
   declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
-  declare readonly parent: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  declare readonly parent: pulumi.Output<string | undefined>;
   /** Size of the block that is carved from `parent`. */
   declare readonly prefixLength: pulumi.Output<number | undefined>;
   /** Ports of a `nodePort` pool. Default 30000-32767. */
@@ -922,13 +945,13 @@ const IPReservationShape: Shape = {
  */
 export class IPReservation extends OverlayResource {
   /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
-  declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
+  declare readonly runner: pulumi.Output<string | undefined>;
   /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
-  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkReferenceArgs> | undefined>;
+  declare readonly network: pulumi.Output<string | undefined>;
   /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). */
   declare readonly placement: pulumi.Output<"mostFree" | "packed" | "spread">;
   /** In this pool: an IPPool, or the name of one in another stack. */
-  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  declare readonly pool: pulumi.Output<string | undefined>;
   /** The tenant; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
   /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
@@ -1059,7 +1082,8 @@ const StaticIPShape: Shape = {
           "subnets",
           "bridgeName",
           "devicePrefix",
-          "tunnel"
+          "tunnel",
+          "keyGeneration"
         ],
         "inputs": [],
         "fills": {
@@ -1138,7 +1162,7 @@ const StaticIPShape: Shape = {
  */
 export class StaticIP extends OverlayResource {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
-  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
+  declare readonly pool: pulumi.Output<string>;
   /** The tenant; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
   /** Part of `names` if there is no sharing key. Default: the resource's name. */
@@ -1146,7 +1170,7 @@ export class StaticIP extends OverlayResource {
   /** The address. */
   declare readonly ip: pulumi.Output<string>;
   /** The host that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
-  declare readonly attach: pulumi.Output<pulumi.Unwrap<AttachmentArgs>>;
+  declare readonly attach: pulumi.Output<string>;
   /** How SSH reaches that host. Default: as `attach` says, where that is a resource. */
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
@@ -1160,7 +1184,7 @@ export class StaticIP extends OverlayResource {
   /** Workloads see the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */
   declare readonly preserveClientIp: pulumi.Output<boolean>;
   /** With preserveClientIp on a hub: the runners of the forwards' targets, which send replies through the hub. */
-  declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
+  declare readonly runners: pulumi.Output<string[]>;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;
   /** The hosts restore it after a boot, with a systemd unit. */

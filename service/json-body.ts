@@ -6,7 +6,7 @@ import type { App, Limits } from "./app";
  * first: parsing a body with many holds up all other requests.
  */
 
-/** Bytes of the route's body limit for each value that a body may have: with 2 MiB 65,536, more than a report of 10,000 workloads has. */
+/** Bytes of the route's body limit for each value that a body may have: with 2 MiB 65,536, more than the longest report has. */
 const BYTES_A_VALUE = 32;
 const MOST_LEVELS = 32;
 

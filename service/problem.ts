@@ -17,7 +17,7 @@ export const problemSchema = z
     fix: z.string().describe("What to do."),
     property: z.string().optional().describe("The input that causes it, if one does."),
     holder: z
-      .object({ pool: z.string(), owner: z.string(), uid: z.string(), extents: z.array(z.string()) })
+      .object({ pool: z.string(), owner: z.string(), uid: z.string(), ranges: z.array(z.string()) })
       .optional()
       .describe("The lease that keeps the request from its values, if the caller may see it."),
   })
@@ -99,7 +99,7 @@ export function toProblem(error: OverlayError): Problem {
     code,
     ...shown,
     ...(property !== undefined && { property }),
-    ...(holder && holder.uid !== "" && { holder: { ...holder, extents: holder.extents.map(rangeText) } }),
+    ...(holder && holder.uid !== "" && { holder: { ...holder, ranges: holder.ranges.map(rangeText) } }),
   };
 }
 

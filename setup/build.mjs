@@ -5,12 +5,13 @@
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
 import { createRequire } from "node:module";
-import { join } from "node:path";
+import { join, relative } from "node:path";
 import { pathToFileURL } from "node:url";
 import { root } from "./tools.mjs";
 
 const dist = join(root, "dist");
 const stamp = join(dist, ".built");
+const cache = join(root, "node_modules", ".cache", "build");
 const folders = ["provider", "service", "client", "cli", "sdk"];
 const sources = [...folders, "tsconfig.json", "package.json", "setup/build.mjs", "setup/tsconfig.build.json"];
 const require = createRequire(import.meta.url);
@@ -37,12 +38,20 @@ export function build() {
   }
 }
 
-/** @param {string} outDir */
+/**
+ * tsc compiles into a cache, where it finds what it compiled before, and leaves the files of sources that are gone.
+ * @param {string} outDir
+ */
 function compile(outDir) {
   const tsc = require.resolve("typescript/bin/tsc");
-  const args = [tsc, "-p", join(root, "setup", "tsconfig.build.json"), "--outDir", outDir];
+  const cached = join(cache, "dist");
+  const incremental = ["--incremental", "--tsBuildInfoFile", join(cached, "tsconfig.tsbuildinfo")];
+  const args = [tsc, "-p", join(root, "setup", "tsconfig.build.json"), "--outDir", cached, ...incremental];
   const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" });
   if (status !== 0) throw new Error("tsc found errors.");
+  const hasSource = (/** @type {string} */ path) =>
+    fs.existsSync(join(root, relative(cached, path).replace(/(\.d\.ts|\.js)$/, ".ts")));
+  fs.cpSync(cached, outDir, { recursive: true, filter: (path) => path === cached || hasSource(path) });
 }
 
 /** Read at run time from beside the modules that load them. @param {string} outDir */
@@ -85,6 +94,6 @@ function newestChange(paths) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
-  if (isBuilt()) console.log("dist/ is up to date.");
+  if (isBuilt()) console.error("dist/ is up to date.");
   else build();
 }

@@ -81,7 +81,7 @@ const forTests = [
 ];
 
 /** `bench -- up` compares with Ansible, which it installs from PyPI. @type {DebianPackage[]} */
-const forBenchmarks = [pythonVenv];
+const forBenchmarks = [pythonVenv, { name: "iperf3", isInstalled: hasCommand("iperf3") }];
 
 /** @type {DebianPackage[]} */
 const forMachines = [

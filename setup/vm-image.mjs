@@ -23,7 +23,7 @@ export const debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const packages = [
   ...["linux-image-cloud-amd64", "systemd-sysv", "udev", "dbus", "kmod"],
   ...["openssh-server", "iproute2", "iptables", "nftables", "iputils-ping", "procps"],
-  ...["docker.io", "firewalld", "ufw"],
+  ...["docker.io", "firewalld", "ufw", "wireguard-tools", "wireguard-go"],
 ];
 
 /**

@@ -28,14 +28,14 @@ export async function openAdapter(url: string): Promise<Adapter> {
   const type = "IPReservation";
   return {
     createPool: async () => {
-      const extents = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
-      const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-      await store.claim([{ pool: "space/default", owner: "creator", type: "IPPool", values: extents, childPool }]);
+      const ranges = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
+      const childPool = { name: POOL, kind: "address", ranges, allocation: "lowest" } as const;
+      await store.claim([{ pool: "space/default", owner: "creator", type: "IPPool", values: ranges, childPool }]);
     },
     offer: (pool, owner) => store.offer({ pool, owner, type, program: "bench", inUp: true }),
     claim: async (pool, owner) => {
-      const { extents, leaseId } = await claimOne(store, { pool, owner, type, program: "bench" });
-      return { value: extents[0]!.first.toString(16), release: () => store.release(pool, leaseId) };
+      const { ranges, leaseId } = await claimOne(store, { pool, owner, type, program: "bench" });
+      return { value: ranges[0]!.first.toString(16), release: () => store.release(pool, leaseId) };
     },
     close: () => store.end(),
   };

@@ -1,9 +1,9 @@
 import { createHash, randomBytes } from "node:crypto";
 import { parseIp } from "../../provider/addressing/ip";
-import type { Extent, Ipam, PoolSpec } from "../../provider/ipam";
+import type { Ipam, PoolSpec, ValueRange } from "../../provider/ipam";
 import { zonesIn } from "../../provider/ipam/decide/free-space";
 import type { LeaseRow } from "../../provider/ipam/decide/rows";
-import { freeIn } from "../../provider/ipam/extents";
+import { freeIn } from "../../provider/ipam/ranges";
 import type { Content, Engine } from "../engines";
 
 /** A pool, and how full it is when claims in it are timed. */
@@ -34,7 +34,7 @@ function pool(cidr: string, allocation: PoolSpec["allocation"]): Pick<Case, "cid
   const [network, prefix] = cidr.split("/") as [string, string];
   const first = parseIp(network);
   const last = first + (1n << BigInt((network.includes(":") ? 128 : 32) - Number(prefix))) - 1n;
-  return { cidr, spec: { name: `pool/${cidr}`, kind: "address", extents: [{ first, last }], allocation } };
+  return { cidr, spec: { name: `pool/${cidr}`, kind: "address", ranges: [{ first, last }], allocation } };
 }
 
 export const EMPTY = "/18, empty";
@@ -49,12 +49,12 @@ export const casesWith = (many: number): Case[] => [
 ];
 
 /** How many more leases fit, at most a million. */
-export const roomIn = ({ spec: { extents }, leases }: Case): number =>
-  Math.min(1e6, Number(extents[0]!.last - extents[0]!.first) + 1 - leases);
+export const roomIn = ({ spec: { ranges }, leases }: Case): number =>
+  Math.min(1e6, Number(ranges[0]!.last - ranges[0]!.first) + 1 - leases);
 
 /** Creates the pool of a case as users do. */
 export async function openCase(on: Ipam, { spec }: Case): Promise<void> {
-  const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", values: spec.extents };
+  const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", values: spec.ranges };
   await on.claim([{ ...request, childPool: spec }]);
 }
 
@@ -62,24 +62,24 @@ export async function openCase(on: Ipam, { spec }: Case): Promise<void> {
 export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(contentOf(one));
 
 export function contentOf({ spec, leases: count, filled }: Case): Content {
-  const extent = largest(spec.extents);
-  const values = filled === "at random" ? scatter(extent, count) : fromBottom(extent, count);
+  const range = largest(spec.ranges);
+  const values = filled === "at random" ? scatter(range, count) : fromBottom(range, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
-  const taken = leases.flatMap(({ extents }) => extents);
+  const taken = leases.flatMap(({ ranges }) => ranges);
   const free = zonesIn(spec).flatMap(([zone, all]) =>
-    freeIn(spec, all, taken).map((range) => ({ pool: spec.name, zone, ...range })),
+    freeIn(spec, all, taken).map((each) => ({ pool: spec.name, zone, ...each })),
   );
   const counters = { reserved: count, used: 0, resting: 0, held: BigInt(count) };
   return { pool: { name: spec.name, ...counters }, leases, free };
 }
 
-const largest = (extents: Extent[]): Extent =>
-  extents.reduce((most, each) => (each.last - each.first > most.last - most.first ? each : most));
+const largest = (ranges: ValueRange[]): ValueRange =>
+  ranges.reduce((most, each) => (each.last - each.first > most.last - most.first ? each : most));
 
-const fromBottom = ({ first }: Extent, count: number): bigint[] =>
+const fromBottom = ({ first }: ValueRange, count: number): bigint[] =>
   Array.from({ length: count }, (_, i) => first + BigInt(i));
 
-function scatter({ first, last }: Extent, count: number): bigint[] {
+function scatter({ first, last }: ValueRange, count: number): bigint[] {
   const values = new Set<bigint>();
   // Not the last value: the row of its free space exists already, and would have to be deleted.
   while (values.size < count) values.add(first + (randomBytes(8).readBigUInt64BE() % (last - first)));
@@ -91,7 +91,7 @@ function leaseOn(pool: string, value: bigint, i: number): LeaseRow {
   const uid = createHash("sha256").update(`${pool} ${i}`).digest("hex").slice(0, 16);
   const at = Date.now();
   const times = { createdAt: at, updatedAt: at, lastSeen: at };
-  const extents = [{ first: value, last: value }];
+  const ranges = [{ first: value, last: value }];
   const holder = { pool, owner: `filler ${i}`, type: "IPReservation" };
-  return { ...holder, extents, state: "reserved", uid, leaseId: `${uid}.${uid}`, ...times };
+  return { ...holder, ranges, state: "reserved", uid, leaseId: `${uid}.${uid}`, ...times };
 }

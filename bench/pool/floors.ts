@@ -20,7 +20,7 @@ const PAGES = 256;
 
 /** KohakuRiver's search: every address from the first one on, as text, until one is not in the set. In memory. */
 export function linearSearches(one: Case, milliseconds: number): number {
-  const { first, last } = one.spec.extents[0]!;
+  const { first, last } = one.spec.ranges[0]!;
   const used = new Set<string>();
   for (let i = 0; i < one.leases; i++) used.add(formatIpv4(first + BigInt(i)));
   const given: string[] = [];

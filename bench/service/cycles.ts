@@ -19,7 +19,7 @@ export const benchCycles = (name: EngineName, programs: Programs, rounds: Rounds
     console.error(`${name}: measuring reserve, use and release.`);
     const engine = await resources.add(ENGINES[name].start());
     const { token, spec } = await prepareStore(engine.url);
-    const range = [spec.extents[0]!.first, spec.extents.at(-1)!.last] as const;
+    const range = [spec.ranges[0]!.first, spec.ranges.at(-1)!.last] as const;
     const driver = await resources.add(startDriver(programs.driver));
     const reference = await resources.add(startReference(programs.reference, ...range));
     const [first, second] = [

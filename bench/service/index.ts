@@ -13,7 +13,7 @@ import type { Rounds } from "./subjects";
  *
  * `--part cycles`: reserve, use and release by one and two instances on each engine, beside a constant answer, a linear search, and the
  * pool in one process. `--part million`: the same and some reads in a subnet with a million leases, beside an empty one. `--part hostile`: for how
- * long one hostile body holds the event loop.
+ * long one hostile request holds the event loop.
  */
 export async function benchService(args: string[]): Promise<void> {
   const { values } = parseArgs({ args, options: OPTIONS });
@@ -33,7 +33,7 @@ export async function benchService(args: string[]): Promise<void> {
   };
   await run("cycles", report.cycles, (name) => benchCycles(name, programs, budget));
   await run("million", report.million, (name) => benchMillion(name, programs, budget));
-  if (parts.includes("hostile")) report.hostile.push(await benchHostile());
+  if (parts.includes("hostile")) report.hostile.push(...(await benchHostile()));
   printReport(report);
 }
 

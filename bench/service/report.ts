@@ -80,8 +80,8 @@ export function printReport(report: Report): void {
   console.log(`Other work used up to ${Math.round(busy * 100)} % of the CPUs before a measurement.\n`);
   for (const each of cycles) printCycles(each);
   for (const each of million) printMillion(each);
-  for (const { bodies, name, largestAnswer } of hostile)
-    console.log(`${bodies} hostile bodies: the worst was ${name}. The largest answer had ${largestAnswer} bytes.\n`);
+  for (const { what, sent, name, largestAnswer } of hostile)
+    console.log(`${sent} ${what}: the worst was ${name}. The largest answer had ${largestAnswer} bytes.\n`);
   console.log(`${table([["", "", "aim"], ...aims.map(aimRow)])}\n`);
   console.log(JSON.stringify({ ...report, aims }));
 }
@@ -162,8 +162,8 @@ function millionAims({ engine, leases, cycles, reads }: EngineMillion): Aim[] {
   ];
 }
 
-const hostileAims = ({ bodies, held }: HostileFigure): Aim[] => [
-  { what: `event loop held by the worst of ${bodies} hostile bodies`, value: held, unit: " ms", atMost: AIM_MS },
+const hostileAims = ({ what, sent, held }: HostileFigure): Aim[] => [
+  { what: `event loop held by the worst of ${sent} hostile ${what}`, value: held, unit: " ms", atMost: AIM_MS },
 ];
 
 function aimRow({ what, value, unit, atLeast, atMost }: Aim): string[] {

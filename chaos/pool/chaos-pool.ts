@@ -7,13 +7,13 @@ export const POOL = "pool/chaos";
 export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
 export async function createChaosPool(pool: Ipam): Promise<void> {
-  const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
-  const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-  await pool.claim([{ pool: "space/default", owner: "opener", type: "IPPool", values: extents, childPool }]);
+  const ranges = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
+  const childPool = { name: POOL, kind: "address", ranges, allocation: "lowest" } as const;
+  await pool.claim([{ pool: "space/default", owner: "opener", type: "IPPool", values: ranges, childPool }]);
 }
 
-export const toGrantedLease = ({ extents, leaseId, state }: Lease): GrantedLease => ({
-  value: extents[0]!.first.toString(16),
+export const toGrantedLease = ({ ranges, leaseId, state }: Lease): GrantedLease => ({
+  value: ranges[0]!.first.toString(16),
   leaseId,
   state,
 });

@@ -37,8 +37,7 @@ export async function findStoreFaults(openPool: OpenPool, inStates: StateLease[]
       ...leases
         .filter(({ leaseId }) => !known.has(leaseId))
         .map(
-          ({ pool: name, owner, extents }) =>
-            `no resource has the lease of ${owner} on ${extents[0]!.first} in ${name}`,
+          ({ pool: name, owner, ranges }) => `no resource has the lease of ${owner} on ${ranges[0]!.first} in ${name}`,
         ),
       ...lost.map((id) => `a resource has the lease ${id}, which the store has not`),
     ];

@@ -132,7 +132,8 @@ export class ProviderRun {
   /** The properties that the SDK makes of the arguments of a resource. `outputs`: of the resources that it depends on, by name. */
   #inputs(name: string, outputs: Record<string, Values>): Values {
     const { program, stack } = this.options;
-    const { type, args, component } = program.find((each) => each.name === name)!;
+    const declared = program.find((each) => each.name === name)!;
+    const { type, args } = declared;
     const inputs = this.#resolve(args, outputs) as Values;
     for (const [key, references] of referencesOf(resourceOf(type))) {
       const arg = args[key];
@@ -147,33 +148,26 @@ export class ProviderRun {
       inputs[key] = Object.fromEntries(passes.map((property) => [property, passed(property)]));
       for (const [input, property] of Object.entries(fills)) inputs[input] ??= given[property];
     }
-    const group = component ? "fuzz:index:Group$" : "";
-    const ownerNamed = (each: string) => `fuzz/urn:pulumi:${stack}::fuzz::${group}overlay:index:${type}::${each}`;
+    const ownerOf = (each: Program[number]) =>
+      `fuzz/urn:pulumi:${stack}::fuzz::${each.component ? "fuzz:index:Group$" : ""}overlay:index:${type}::${each.name}`;
     return {
       ...inputs,
-      owner: ownerNamed(name),
-      earlier: this.#earlierThan(name)
-        .map(ownerNamed)
-        .map((owner) => ({ owner })),
+      owner: ownerOf(declared),
+      earlier: this.#earlierThan(declared).map((each) => ({ owner: ownerOf(each) })),
       ...this.#described,
     };
   }
 
   /** The resources that the pool serves before this one: see `inOrder` of its definition. */
-  #earlierThan(name: string): string[] {
+  #earlierThan(last: Program[number]): Program {
     const { program } = this.options;
-    const last = program.find((each) => each.name === name)!;
     const { inOrder } = resourceOf(last.type);
     if (!inOrder || last.args[inOrder.unless] !== undefined) return [];
-    const isServedAlike = ({ type, component, args }: (typeof program)[number]) =>
+    const isServedAlike = ({ type, args }: (typeof program)[number]) =>
       type === last.type &&
-      component === last.component &&
       args[inOrder.unless] === undefined &&
       isDeepStrictEqual(args[inOrder.by], last.args[inOrder.by]);
-    return program
-      .slice(0, program.indexOf(last))
-      .filter(isServedAlike)
-      .map((each) => each.name);
+    return program.slice(0, program.indexOf(last)).filter(isServedAlike);
   }
 
   #resolve(arg: Arg, outputs: Record<string, Values>): unknown {

@@ -1,6 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { StoreAdmin } from "../ipam/admin";
-import type { AccessToken } from "../ipam/types";
+import type { AccessToken, StoreAdmin } from "../ipam/admin";
 import { hasSecret, parseToken } from "./access-tokens";
 import type { Caller } from "./caller";
 

@@ -1,8 +1,7 @@
 import { OverlayError } from "../errors";
 import type { Access } from "../ipam/decide/access";
-import { sameExtents } from "../ipam/extents";
+import { equalRanges } from "../ipam/ranges";
 import type { ExistingLease, Lease, PoolSpec, Tenant } from "../ipam/types";
-import { HOSTS, PLACED, REQUESTS, requestLeaseName, USERS } from "../lease-names";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -11,7 +10,21 @@ import {
   isTenantBlockName,
   tenantBlockName,
 } from "../owner";
-import { describePool, IP_POOLS, NETWORKS, networkPool, RUNNERS, runnerOfPool, SPACES } from "../pool-names";
+import {
+  describePool,
+  HOSTS,
+  IP_POOLS,
+  KEYS,
+  NETWORKS,
+  networkPool,
+  PLACED,
+  REQUESTS,
+  RUNNERS,
+  requestLeaseName,
+  runnerOfPool,
+  SPACES,
+  USERS,
+} from "../pool-names";
 import type { Caller } from "./caller";
 import { isPoolInBounds } from "./caller";
 
@@ -69,7 +82,7 @@ export class CallerAccess implements Access {
     if (name.startsWith(NETWORKS)) return isIn(SPACES) && this.#mayNamePool(name, lease);
     if (name.startsWith(IP_POOLS)) return isIn(SPACES, IP_POOLS) && this.#mayNamePool(name, lease);
     if (name.startsWith(RUNNERS)) return this.#isInBounds(name) && networkPool(name.split("/")[1]!) === pool;
-    if (name.startsWith(HOSTS)) return isIn(SPACES, NETWORKS);
+    if (name.startsWith(HOSTS) || name.startsWith(KEYS)) return isIn(SPACES, NETWORKS);
     if (name.startsWith(USERS)) return name.split("/")[1] === network;
     if (!name.startsWith(PLACED)) return false;
     const { tenant } = this.caller;
@@ -106,7 +119,7 @@ export class CallerAccess implements Access {
     if (this.maySee(lease)) return this.#withoutStrangers({ ...lease, ...(names && { names }) });
     const { pool, type, state, createdAt, updatedAt, lastSeen, expiresAt } = lease;
     const times = { createdAt, updatedAt, lastSeen, ...(expiresAt !== undefined && { expiresAt }) };
-    return { pool, type, state, ...times, owner: this.#stranger, extents: [], uid: "", leaseId: "" };
+    return { pool, type, state, ...times, owner: this.#stranger, ranges: [], uid: "", leaseId: "" };
   }
 
   denied(what: string): OverlayError {
@@ -165,9 +178,9 @@ export class CallerAccess implements Access {
     return this.#isInBounds(name) && !this.#isNameOfOther(poolName);
   }
 
-  #isSharedRange({ pool, owner, extents, tenant }: Lease): boolean {
+  #isSharedRange({ pool, owner, ranges, tenant }: Lease): boolean {
     const range = this.sharedRanges.find((known) => known.owner === owner && known.pool === pool);
-    return range !== undefined && tenant === undefined && sameExtents(extents, range.values);
+    return range !== undefined && tenant === undefined && equalRanges(ranges, range.values);
   }
 
   /** Names of blocks of tenants, and their owners, are `tenant/ORG/PROJECT/TYPE`. */

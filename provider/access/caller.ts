@@ -1,7 +1,8 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import type { AccessToken } from "../ipam/admin";
 import { findSpec } from "../ipam/interface";
-import type { AccessToken, Event, Ipam } from "../ipam/types";
+import type { Event, Ipam } from "../ipam/types";
 import { formatTenant, isSameTenant } from "../owner";
 import { IP_POOLS, NETWORKS, networkPool, poolNamed, RUNNERS, SPACES } from "../pool-names";
 import { resourceName, tenantText } from "../resources/inputs";

@@ -1,38 +1,26 @@
 import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
-import { positionOf } from "../ipam/extents";
+import { positionOf } from "../ipam/ranges";
 import type { IpamSettings } from "../ipam/session";
 import type {
-  ChangeOptions,
-  Changes,
-  Condition,
-  EventPage,
-  EventSelector,
   ExistingLease,
-  ExpectedToken,
-  Extent,
-  ImportResult,
   Ipam,
   Lease,
   LeaseFilter,
-  LeaseSelector,
+  LoggedEvent,
   OfferRequest,
   PoolInfo,
-  PoolSelector,
+  PoolPage,
   PoolSpec,
-  Request,
   Store,
-  StoreIdentity,
-  StoreInfo,
   Tenant,
-  TokenClaims,
 } from "../ipam/types";
 import { isOwnerForAllTenants } from "../owner";
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
 import type { Caller } from "./caller";
-import { isPoolInBounds, showEvents } from "./caller";
+import { isEventInBounds, isPoolInBounds, showEvents } from "./caller";
 import { CallerAccess } from "./caller-access";
 
 interface SessionSettings extends Partial<IpamSettings> {
@@ -50,7 +38,7 @@ export function openSession(
   if (!isBounded(caller)) return store.session(session);
   const sharedRanges = sharedRangeLeases(tenantDefaults);
   const access = new CallerAccess(caller, sharedRanges);
-  return new TenantIpam(store.session({ ...session, access }), access, caller, sharedRanges);
+  return limitTo(caller, access, sharedRanges, store.session({ ...session, access }));
 }
 
 /** The store for its operator: `what` concerns all of it. */
@@ -66,163 +54,135 @@ export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
  * The store as one caller may see and change it. Changes are checked in their transaction: see `Access`. Here requests get the tenant of the
  * caller. What the caller may not see is not there for it: an answer does not tell it from what does not exist.
  */
-class TenantIpam implements Ipam {
-  constructor(
-    /** With the access of the caller. */
-    private readonly ipam: Ipam,
-    private readonly access: CallerAccess,
-    private readonly caller: Caller,
-    private readonly sharedRanges: ExistingLease[],
-  ) {}
+function limitTo(caller: Caller, access: CallerAccess, sharedRanges: ExistingLease[], ipam: Ipam): Ipam {
+  const { describe, withdraw, close, release, touch } = ipam;
+  return {
+    ...{ describe, withdraw, close, release, touch },
+    ...limitChanges(caller, access, sharedRanges, ipam),
+    ...limitReads(caller, access, ipam),
+  };
+}
 
-  describe(seen?: StoreIdentity): Promise<StoreInfo> {
-    return this.ipam.describe(seen);
-  }
+type Changes = "offer" | "claim" | "change" | "importLeases" | "signTokens" | "openToken";
 
-  async offer(request: OfferRequest): Promise<Lease> {
-    return this.access.show(await this.ipam.offer(this.#bind(request)));
-  }
+function limitChanges(
+  caller: Caller,
+  access: CallerAccess,
+  sharedRanges: ExistingLease[],
+  ipam: Ipam,
+): Pick<Ipam, Changes> {
+  const show = access.show.bind(access);
+  const bind = <R extends OfferRequest>(request: R): R => bindRequest(caller, access, sharedRanges, request);
+  return {
+    offer: async (request) => show(await ipam.offer(bind(request))),
+    claim: async (requests) => (await ipam.claim(requests.map(bind))).map(show),
+    change: async (pool, leaseId, changes, options) =>
+      show(await ipam.change(pool, leaseId, withTenant(caller, access, changes), options)),
+    async importLeases(leases, options) {
+      const given = new Map(leases.map((lease) => [bind(lease), lease]));
+      const { added, unchanged, conflicts } = await ipam.importLeases([...given.keys()], options);
+      return {
+        added: added.map(show),
+        unchanged: unchanged.map(show),
+        conflicts: conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })),
+      };
+    },
+    async signTokens(leases) {
+      for (const lease of leases) mustBeOwn(access, lease);
+      return ipam.signTokens(leases);
+    },
+    async openToken(token, expected) {
+      const claims = await ipam.openToken(token, expected);
+      if (!isPoolInBounds(caller, claims.pool)) throw access.denied(describePool(claims.pool));
+      return claims;
+    },
+  };
+}
 
-  withdraw(offer: { pool: string; owner: string; program: string }): Promise<void> {
-    return this.ipam.withdraw(offer);
-  }
+type Reads = "find" | "leases" | "pools" | "freeRanges" | "events";
 
-  async claim(requests: Request[]): Promise<Lease[]> {
-    const leases = await this.ipam.claim(requests.map((request) => this.#bind(request)));
-    return leases.map((lease) => this.access.show(lease));
-  }
-
-  async change(pool: string, leaseId: string, changes: Changes, options?: ChangeOptions): Promise<Lease> {
-    return this.access.show(await this.ipam.change(pool, leaseId, this.#withTenant(changes), options));
-  }
-
-  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void> {
-    return this.ipam.close(pool, leaseId, options);
-  }
-
-  release(pool: string, leaseId: string, options?: { onlyIf?: Condition; program?: string }): Promise<boolean> {
-    return this.ipam.release(pool, leaseId, options);
-  }
-
-  touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void> {
-    return this.ipam.touch(pool, leaseId, options);
-  }
-
-  async importLeases(leases: ExistingLease[], options?: { dryRun?: boolean }): Promise<ImportResult> {
-    const given = new Map(leases.map((lease) => [this.#bind(lease), lease]));
-    const result = await this.ipam.importLeases([...given.keys()], options);
-    return {
-      added: result.added.map((lease) => this.access.show(lease)),
-      unchanged: result.unchanged.map((lease) => this.access.show(lease)),
-      conflicts: result.conflicts.map(({ lease, error }) => ({ lease: given.get(lease)!, error })),
-    };
-  }
-
-  async signTokens(leases: Lease[]): Promise<string[]> {
-    for (const lease of leases) this.#mustBeOwn(lease);
-    return this.ipam.signTokens(leases);
-  }
-
-  async openToken(token: string, expected?: ExpectedToken): Promise<TokenClaims> {
-    const grant = await this.ipam.openToken(token, expected);
-    if (!isPoolInBounds(this.caller, grant.pool)) throw this.access.denied(describePool(grant.pool));
-    return grant;
-  }
-
-  /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. So are offers of others. */
-  async find(selector: LeaseSelector): Promise<Lease | undefined> {
-    const lease = await this.ipam.find(
-      "name" in selector ? { ...selector, name: this.access.scopeName(selector.name) } : selector,
-    );
-    if (!lease) return undefined;
-    if (this.access.maySee(lease)) return this.access.show(lease);
-    // Ids are not guessed: the caller has a token of the lease.
-    if (!("leaseId" in selector || "uid" in selector)) return undefined;
-    throw this.access.denied(`a lease in ${describePool(lease.pool)}`);
-  }
-
-  async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
-    if (!(await this.#hasPool(pool))) return [];
-    const { owner, ...page } = options;
-    const leases = await fillPage(
-      owner === undefined ? page : {},
-      (next) => this.ipam.leases(pool, { ...options, ...next }),
-      (lease) => this.access.maySee(lease),
-      positionOf,
-    );
-    return leases.map((lease) => this.access.show(lease));
-  }
-
-  async pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
-    if ("endingWith" in selector) return this.#poolsEndingWith(selector.endingWith);
-    if (!("name" in selector))
-      return fillPage(
-        selector,
-        (page) => this.ipam.pools({ ...selector, ...page }),
-        ({ spec }) => this.access.maySeePool(spec),
-        ({ spec }) => spec.name,
+function limitReads(caller: Caller, access: CallerAccess, ipam: Ipam): Pick<Ipam, Reads> {
+  const isVisible = ({ spec }: PoolInfo): boolean => access.maySeePool(spec);
+  const hasPool = async (name: string): Promise<boolean> => (await ipam.pools({ name })).some(isVisible);
+  return {
+    /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. So are offers of others. */
+    async find(selector) {
+      const lease = await ipam.find(
+        "name" in selector ? { ...selector, name: access.scopeName(selector.name) } : selector,
       );
-    return (await this.ipam.pools(selector)).filter(({ spec }) => this.access.maySeePool(spec));
-  }
+      if (!lease) return undefined;
+      if (access.maySee(lease)) return access.show(lease);
+      // Ids are not guessed: the caller has a token of the lease.
+      if (!("leaseId" in selector || "uid" in selector)) return undefined;
+      throw access.denied(`a lease in ${describePool(lease.pool)}`);
+    },
+    async leases(pool, { owner, ...page } = {}) {
+      if (!(await hasPool(pool))) return [];
+      const read = (next: LeaseFilter) => ipam.leases(pool, { ...(owner !== undefined && { owner }), ...next });
+      const leases = await fillPage(owner === undefined ? page : {}, read, (lease) => access.maySee(lease), positionOf);
+      return leases.map((lease) => access.show(lease));
+    },
+    async pools(selector = {}) {
+      if ("name" in selector) return (await ipam.pools(selector)).filter(isVisible);
+      const read = (page: PoolPage) => ipam.pools({ ...selector, ...page });
+      return fillPage(selector, read, isVisible, ({ spec }) => spec.name);
+    },
+    freeRanges: async (pool, options) => ((await hasPool(pool)) ? ipam.freeRanges(pool, options) : []),
+    /** Ids of other callers' events are missing in it. */
+    async events(selector = {}) {
+      if (!("pool" in selector)) {
+        const { events, last } = await ipam.events(selector);
+        return { events: showEvents(caller, events), last };
+      }
+      let last = 0;
+      const read = async (page: Page<number>) => {
+        const found = await ipam.events({ ...selector, ...page });
+        last = found.last;
+        return found.events;
+      };
+      const isShown = (each: LoggedEvent) => isEventInBounds(caller, each);
+      const events = await fillPage({ limit: PAGE, ...selector }, read, isShown, ({ id }) => id);
+      return { events: showEvents(caller, events), last };
+    },
+  };
+}
 
-  /** None of the leases is left out: a pool with leases of others cannot end. */
-  async #poolsEndingWith(pool: string): Promise<PoolInfo[]> {
-    if (!(await this.#hasPool(pool))) return [];
-    const pools = await this.ipam.pools({ endingWith: pool });
-    for (const { held = [] } of pools) for (const lease of held) this.#mustBeOwn(lease);
-    return pools;
-  }
+/** The request with the tenant of the caller, whatever it says itself. */
+function bindRequest<R extends OfferRequest>(
+  caller: Caller,
+  access: CallerAccess,
+  sharedRanges: ExistingLease[],
+  request: R,
+): R {
+  const owners = [request.owner, request.formerOwner ?? ""];
+  if (!caller.tenant || !owners.some(isOwnerForAllTenants)) return withTenant(caller, access, request);
+  // A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself.
+  const { run: _, program: __, inUp: ___, mayEnd: ____, stays: _____, ...range } = request;
+  if (sharedRanges.some((known) => isDeepStrictEqual(known, range))) return request;
+  throw new OverlayError(
+    "ACCESS_DENIED",
+    `Access token ${caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
+    "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
+  );
+}
 
-  async freeExtents(pool: string, options?: { range?: Extent; limit?: number }): Promise<Extent[]> {
-    if (!(await this.#hasPool(pool))) return [];
-    return this.ipam.freeExtents(pool, options);
-  }
+function withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec; names?: string[] }>(
+  { tenant }: Caller,
+  access: CallerAccess,
+  given: T,
+): T {
+  if (!tenant) return given;
+  const { childPool, names } = given;
+  return {
+    ...given,
+    tenant,
+    ...(childPool && { childPool: { ...childPool, tenant } }),
+    ...(names && { names: names.map((name) => access.scopeName(name)) }),
+  };
+}
 
-  /** Ids of other callers' events are missing in it. */
-  async events(selector: EventSelector = {}): Promise<EventPage> {
-    const { events, last } = await this.ipam.events(selector);
-    return { events: showEvents(this.caller, events), last };
-  }
-
-  async #hasPool(name: string): Promise<boolean> {
-    return (await this.pools({ name })).length > 0;
-  }
-
-  /** The request with the tenant of the caller, whatever it says itself. */
-  #bind<R extends OfferRequest>(request: R): R {
-    const owners = [request.owner, request.formerOwner ?? ""];
-    return this.caller.tenant && owners.some(isOwnerForAllTenants)
-      ? this.#mustBeSharedRange(request)
-      : this.#withTenant(request);
-  }
-
-  #withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec; names?: string[] }>(given: T): T {
-    const { tenant } = this.caller;
-    if (!tenant) return given;
-    const { childPool, names } = given;
-    return {
-      ...given,
-      tenant,
-      ...(childPool && { childPool: { ...childPool, tenant } }),
-      ...(names && { names: names.map((name) => this.access.scopeName(name)) }),
-    };
-  }
-
-  /** A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself. */
-  #mustBeSharedRange<R extends OfferRequest>(request: R): R {
-    const { run: _, program: __, inUp: ___, mayEnd: ____, stays: _____, ...range } = request;
-    if (this.sharedRanges.some((known) => isDeepStrictEqual(known, range))) return request;
-    throw new OverlayError(
-      "ACCESS_DENIED",
-      `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
-      "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
-    );
-  }
-
-  #mustBeOwn(lease: Lease): void {
-    if (!this.access.mayChange(lease))
-      throw this.access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
-  }
+function mustBeOwn(access: CallerAccess, lease: Lease): void {
+  if (!access.mayChange(lease)) throw access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
 }
 
 interface Page<Position> {
@@ -231,7 +191,7 @@ interface Page<Position> {
 }
 
 /** Entries that are read at once, after a first page of as many as are asked for. */
-const PAGE = 500;
+const PAGE = 250;
 
 /** Reads page after page until at least `limit` entries are left, so that a page with fewer is the last one. */
 async function fillPage<T, Position>(

@@ -13,7 +13,7 @@ export type Family = 4 | 6;
 export const FAMILIES: Family[] = [4, 6];
 
 /** A range of integers, inclusive at both ends. */
-export interface Extent {
+export interface ValueRange {
   first: bigint;
   last: bigint;
 }
@@ -24,7 +24,7 @@ export const familyOf = (value: bigint): Family => (value >= V4_START && value <
 export const familyOfIp = (ip: string): Family => (ip.includes(":") ? 6 : 4);
 
 /** All addresses of a family; for IPv6 those after the IPv4-mapped ones, which includes every address in use. */
-export const familyExtent = (family: Family): Extent =>
+export const familyRange = (family: Family): ValueRange =>
   family === 4 ? { first: V4_START, last: V4_END } : { first: V4_END + 1n, last: MAX_IP };
 
 export const addressBits = (family: Family): 32 | 128 => (family === 4 ? 32 : 128);
@@ -56,14 +56,14 @@ export function formatIp(value: bigint): string {
 /** `10.128.64.0/18` for the subnet that starts at `first`, with a prefix length of its own family. */
 export const formatCidr = (first: bigint, prefix: number): string => `${formatIp(first)}/${prefix}`;
 
-export const overlaps = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;
+export const overlaps = (a: ValueRange, b: ValueRange): boolean => a.first <= b.last && b.first <= a.last;
 
 /** A count as JSON can carry it: a number, or its digits where a number would lose some. */
 export const exactNumber = (value: bigint): number | string =>
   value > BigInt(Number.MAX_SAFE_INTEGER) ? String(value) : Number(value);
 
 /** `10.0.0.0/24`, `10.0.0.5` or `10.0.0.5-10.0.0.9`; undefined when the text is not exactly one range of addresses. */
-export function parseRange(text: string): Extent | undefined {
+export function parseRange(text: string): ValueRange | undefined {
   if (text.includes("/")) return parseCidr(text);
   const [first, last, ...rest] = text.split("-", 3).map((part) => tryParseIp(part.trim()));
   if (first === undefined || rest.length > 0) return undefined;
@@ -78,7 +78,7 @@ export function isIpInRange(ip: string, range: string): boolean {
 }
 
 /** Without host bits: `10.0.0.1/24` is more likely a mistake than a range. */
-function parseCidr(text: string): Extent | undefined {
+function parseCidr(text: string): ValueRange | undefined {
   const [, base = "", bits = ""] = /^([^/]+)\/(0|[1-9]\d{0,2})$/.exec(text) ?? [];
   const first = tryParseIp(base);
   if (first === undefined || Number(bits) > addressBits(familyOf(first))) return undefined;
@@ -87,7 +87,7 @@ function parseCidr(text: string): Extent | undefined {
 }
 
 /** As a CIDR where it is one. */
-export function formatRange(range: Extent): string {
+export function formatRange(range: ValueRange): string {
   const { first, last } = range;
   if (first === last) return formatIp(first);
   const size = last - first + 1n;
@@ -97,18 +97,18 @@ export function formatRange(range: Extent): string {
 }
 
 /** Of ports and other plain numbers: `80-90`. */
-export const formatNumberRange = ({ first, last }: Extent): string =>
+export const formatNumberRange = ({ first, last }: ValueRange): string =>
   first === last ? `${first}` : `${first}-${last}`;
 
-export function parseNumberRange(text: string): Extent | undefined {
+export function parseNumberRange(text: string): ValueRange | undefined {
   const [, first, last = first] = /^(\d{1,9})(?:-(\d{1,9}))?$/.exec(text) ?? [];
   if (first === undefined || Number(first) > Number(last)) return undefined;
   return { first: BigInt(first), last: BigInt(last!) };
 }
 
 /** Sorted, disjoint, and never touching each other. */
-export function mergeExtents(ranges: Extent[]): Extent[] {
-  const result: Extent[] = [];
+export function mergeRanges(ranges: ValueRange[]): ValueRange[] {
+  const result: ValueRange[] = [];
   for (const { first, last } of [...ranges].sort((a, b) => (a.first < b.first ? -1 : 1))) {
     const before = result.at(-1);
     if (!before || first > before.last + 1n) result.push({ first, last });

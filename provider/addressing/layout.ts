@@ -2,7 +2,6 @@ import { createHash } from "node:crypto";
 import { OverlayError } from "../errors";
 import {
   addressBits,
-  type Extent,
   type Family,
   familyOf,
   formatCidr,
@@ -10,6 +9,7 @@ import {
   overlaps,
   parseIp,
   tryParseIp,
+  type ValueRange,
 } from "./ip";
 
 /**
@@ -24,7 +24,7 @@ export interface Layout {
   prefix: number;
   nodeBits: number;
   subnetBits: number;
-  extent: Extent;
+  range: ValueRange;
   cidr: string;
   hubIp: string;
   maxRunners: number;
@@ -34,21 +34,21 @@ export interface Layout {
 
 export interface RunnerLayout {
   runnerId: number;
-  extent: Extent;
+  range: ValueRange;
   subnet: string;
   gateway: string;
   hubIp: string;
   firstIp: string;
   lastIp: string;
   /** What may be given out, in order: all but network, gateway, hub and the last address. */
-  usable: Extent[];
+  usable: ValueRange[];
 }
 
 const GATEWAY = 1n;
 const HUB = 254n;
 const EXAMPLE = "Write BASE/PREFIX/NODE_BITS/SUBNET_BITS, for example 10.128.0.0/12/6/14.";
 
-const FORBIDDEN: (Extent & { what: string })[] = (
+const FORBIDDEN: (ValueRange & { what: string })[] = (
   [
     ["loopback", "127.0.0.0", "127.255.255.255"],
     ["multicast", "224.0.0.0", "239.255.255.255"],
@@ -63,8 +63,8 @@ export function parseLayout(text: string): Layout {
   const { base, prefix, nodeBits, subnetBits } = splitLayout(text);
   const family = familyOf(base);
   checkBits(text, family, prefix, nodeBits, subnetBits);
-  const extent = { first: base, last: base + (1n << BigInt(nodeBits + subnetBits)) - 1n };
-  checkRange(text, prefix, extent);
+  const range = { first: base, last: base + (1n << BigInt(nodeBits + subnetBits)) - 1n };
+  checkRange(text, prefix, range);
   return {
     text: `${formatIp(base)}/${prefix}/${nodeBits}/${subnetBits}`,
     family,
@@ -72,7 +72,7 @@ export function parseLayout(text: string): Layout {
     prefix,
     nodeBits,
     subnetBits,
-    extent,
+    range,
     cidr: formatCidr(base, prefix),
     hubIp: formatIp(base + GATEWAY),
     maxRunners: 2 ** nodeBits - 1,
@@ -82,7 +82,7 @@ export function parseLayout(text: string): Layout {
 }
 
 /** Of a runner's subnet. */
-export const gatewayOf = ({ first }: Pick<Extent, "first">): string => formatIp(first + GATEWAY);
+export const gatewayOf = ({ first }: Pick<ValueRange, "first">): string => formatIp(first + GATEWAY);
 
 export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
   if (!Number.isInteger(runnerId) || runnerId < 1 || runnerId > layout.maxRunners) {
@@ -98,10 +98,10 @@ export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
   const usable = [
     { first: first + GATEWAY + 1n, last: first + HUB - 1n },
     { first: first + HUB + 1n, last: last - 1n },
-  ].filter((extent) => extent.first <= extent.last);
+  ].filter((range) => range.first <= range.last);
   return {
     runnerId,
-    extent: { first, last },
+    range: { first, last },
     subnet: formatCidr(first, layout.runnerPrefix),
     gateway: gatewayOf({ first }),
     hubIp: formatIp(first + HUB),
@@ -157,17 +157,17 @@ function checkBits(text: string, family: Family, prefix: number, nodeBits: numbe
   }
 }
 
-function checkRange(text: string, prefix: number, extent: Extent): void {
-  const size = extent.last - extent.first + 1n;
-  const aligned = extent.first - (extent.first % size);
-  if (aligned !== extent.first) {
+function checkRange(text: string, prefix: number, range: ValueRange): void {
+  const size = range.last - range.first + 1n;
+  const aligned = range.first - (range.first % size);
+  if (aligned !== range.first) {
     throw new OverlayError(
       "SUBNET_NOT_ALIGNED",
-      `Layout '${text}' has host bits set: ${formatIp(extent.first)} is not the first address of its /${prefix}.`,
+      `Layout '${text}' has host bits set: ${formatIp(range.first)} is not the first address of its /${prefix}.`,
       `Did you mean ${formatIp(aligned)}?`,
     );
   }
-  const bad = FORBIDDEN.find((range) => overlaps(extent, range));
+  const bad = FORBIDDEN.find((each) => overlaps(range, each));
   if (bad) {
     const [first, last] = [formatIp(bad.first), formatIp(bad.last)];
     throw new OverlayError(
@@ -184,7 +184,7 @@ function checkRange(text: string, prefix: number, extent: Extent): void {
  * runner and both address families.
  */
 export interface DockerRange {
-  extent: Extent;
+  range: ValueRange;
   cidr: string;
 }
 
@@ -192,11 +192,11 @@ export interface DockerRange {
  * The last `1/share` of a runner's subnet. In a /64 the one before: Docker counts to 2^64 - 1, and fails at a range that ends
  * there ("invalid bit range").
  */
-export function dockerRange(layout: Layout, { extent }: RunnerLayout, share: number): DockerRange {
+export function dockerRange(layout: Layout, { range }: RunnerLayout, share: number): DockerRange {
   const size = (1n << BigInt(layout.subnetBits)) / BigInt(share);
-  const last = layout.subnetBits === 64 ? extent.last - size : extent.last;
+  const last = layout.subnetBits === 64 ? range.last - size : range.last;
   const first = last - size + 1n;
-  return { extent: { first, last }, cidr: formatCidr(first, layout.runnerPrefix + Math.log2(share)) };
+  return { range: { first, last }, cidr: formatCidr(first, layout.runnerPrefix + Math.log2(share)) };
 }
 
 /** Below eight addresses too few would be usable, without network, hub and broadcast. */
@@ -213,13 +213,13 @@ export const canUseDocker = (layouts: Layout[]): boolean =>
 /** The runner's subnet without Docker's range, as the pool allocates from it. */
 export function withoutDockerRange(runner: RunnerLayout, range: DockerRange | undefined): RunnerLayout {
   if (!range) return runner;
-  const { first, last } = range.extent;
+  const { first, last } = range.range;
   const usable = runner.usable
-    .flatMap((extent) => [
-      { first: extent.first, last: extent.last < first ? extent.last : first - 1n },
-      { first: extent.first > last ? extent.first : last + 1n, last: extent.last },
+    .flatMap((range) => [
+      { first: range.first, last: range.last < first ? range.last : first - 1n },
+      { first: range.first > last ? range.first : last + 1n, last: range.last },
     ])
-    .filter((extent) => extent.first <= extent.last);
+    .filter((range) => range.first <= range.last);
   return { ...runner, usable, lastIp: formatIp(usable.at(-1)!.last) };
 }
 

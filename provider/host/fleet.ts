@@ -107,7 +107,7 @@ export interface Fleet {
   inspect(connection: Connection, request: CheckRequest): Promise<InspectResult>;
   /** Whether this process has begun to write to the host for the owner with this uid. */
   wasWritten(connection: Connection, uid: string): boolean;
-  run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
+  run(connection: Connection, script: string): Promise<{ code: number; stdout: string; stderr: string }>;
 }
 
 /** Which underlay address of a host to look for: the one that the user gave, or the one that it uses towards a peer. */

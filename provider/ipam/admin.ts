@@ -1,9 +1,58 @@
-import { fsck } from "./decide/fsck";
+import { type Finding, fsck } from "./decide/fsck";
 import type { State } from "./decide/state";
 import { ANY, COMPLETE } from "./identity";
 import type { Session } from "./session";
 import type { DocumentKind, Head } from "./store/store";
-import type { AccessToken, Delivery, Finding, Webhook } from "./types";
+import type { Tenant } from "./types";
+
+export const ACCESS_SCOPES = ["read", "reserve", "admin", "preview", "deploy"] as const;
+
+/** A token that permits calls to the service. Its secret is not stored, only the hash of it. */
+export interface AccessToken {
+  id: string;
+  name: string;
+  /** SHA-256, in hexadecimal. */
+  hash: string;
+  scopes: (typeof ACCESS_SCOPES)[number][];
+  /** The only tenant, network and pool that it is for. */
+  tenant?: Tenant;
+  network?: string;
+  pool?: string;
+  createdAt: number;
+  createdBy?: string;
+  expiresAt?: number;
+  revokedAt?: number;
+}
+
+/** A receiver of events by HTTP. */
+export interface Webhook {
+  id: string;
+  url: string;
+  /** Signs what is sent. */
+  secret: string;
+  /** The only events that it gets. */
+  tenant?: Tenant;
+  network?: string;
+  pool?: string;
+  createdAt: number;
+  createdBy?: string;
+}
+
+/** How far a webhook has come. Every process may go on with it, one at a time. */
+export interface Delivery {
+  /** The newest event that its receiver has accepted, or that is not for it. */
+  delivered: number;
+  /** The process that sends, and until when no other one may. */
+  holder?: string;
+  heldUntil?: number;
+  /** Failures in a row: how many, the first and the latest reason, and when it is tried again. */
+  failures?: number;
+  failedSince?: number;
+  error?: string;
+  retryAt?: number;
+  /** It failed for too long, and is not tried again before an operator resumes it. */
+  suspended?: boolean;
+}
 
 /** The lock of what belongs to no pool. */
 const STORE = "store";

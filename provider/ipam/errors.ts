@@ -2,9 +2,10 @@ import { formatNumberRange, formatRange } from "../addressing/ip";
 import { type Code, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { formatTenant, isForgotten, isSameStack, shortName } from "../owner";
-import { capitalize, describePool } from "../pool-names";
-import { capacityOf } from "./extents";
-import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
+import { capitalize, describePool, RUNNERS } from "../pool-names";
+import { capacityOf } from "./ranges";
+import type { Replacement } from "./run-plan";
+import type { Condition, Lease, PoolSpec, Port, Tenant, ValueRange } from "./types";
 
 /** Errors and warnings of the pool. */
 
@@ -22,23 +23,24 @@ const NAMES: Record<string, Code> = {
   user: "RESERVATION_EXISTS",
   host: "DEVICE_FOREIGN",
   pool: "POOL_OVERLAP",
+  key: "KEY_DUPLICATE",
 };
 
-export const formatExtent = (kind: PoolSpec["kind"], extent: Extent): string =>
-  kind === "id" || kind === "port" ? formatNumberRange(extent) : formatRange(extent);
+export const formatRangeOf = (kind: PoolSpec["kind"], range: ValueRange): string =>
+  kind === "id" || kind === "port" ? formatNumberRange(range) : formatRange(range);
 
-export const formatExtents = (kind: PoolSpec["kind"], extents: Extent[]): string =>
-  extents.map((extent) => formatExtent(kind, extent)).join(", ");
+export const formatRangesOf = (kind: PoolSpec["kind"], ranges: ValueRange[]): string =>
+  ranges.map((range) => formatRangeOf(kind, range)).join(", ");
 
-const describeValues = ({ kind }: Pick<PoolSpec, "kind">, extents: Extent[]): string =>
-  `${KINDS[kind].noun} ${formatExtents(kind, extents)}`;
+const describeValues = ({ kind }: Pick<PoolSpec, "kind">, ranges: ValueRange[]): string =>
+  `${KINDS[kind].noun} ${formatRangesOf(kind, ranges)}`;
 
 /** Leases without values are those that the reader may not see: their owner is only a word, such as "another tenant". */
 function describeHolders(spec: PoolSpec, leases: Lease[]): string {
   const texts = leases.map((lease) =>
-    lease.extents.length === 0
+    lease.ranges.length === 0
       ? lease.owner
-      : `${formatExtents(spec.kind, lease.extents)} ${lease.owner} (${describeState(lease)})`,
+      : `${formatRangesOf(spec.kind, lease.ranges)} ${lease.owner} (${describeState(lease)})`,
   );
   return [...new Set(texts)].join("; ");
 }
@@ -46,11 +48,11 @@ function describeHolders(spec: PoolSpec, leases: Lease[]): string {
 const describeState = ({ state, lastSeen }: Lease): string =>
   state === "offered" ? "promised in a preview" : `last seen ${formatTime(lastSeen)}`;
 
-export function takenError(spec: PoolSpec, extent: Extent, holder: Lease, owner: string): OverlayError {
+export function takenError(spec: PoolSpec, range: ValueRange, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${formatExtent("space", extent)} overlaps ${formatExtents("space", holder.extents) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
-      : `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
+      ? `${formatRangeOf("space", range)} overlaps ${formatRangesOf("space", holder.ranges) || "a range"}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
+      : `${capitalize(describeValues(spec, [range]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
     what,
@@ -74,10 +76,10 @@ function offeredFix({ kind }: PoolSpec, holder: Lease, owner: string): string {
 
 const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
 
-export const planStaleError = (spec: PoolSpec, extent: Extent, holder: Lease, owner: string): OverlayError =>
+export const planStaleError = (spec: PoolSpec, range: ValueRange, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
-    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
+    `${capitalize(describeValues(spec, [range]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
     describeFix(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
@@ -107,8 +109,8 @@ export const promiseMovedWarning = (spec: PoolSpec, promised: Lease): string => 
 const movedText = (spec: PoolSpec, promised: Lease): string =>
   `${promiseText(spec, promised)}, but the pool that is now chosen for it is ${describePool(spec.name)}.`;
 
-const promiseText = (spec: PoolSpec, { pool, owner, extents, createdAt }: Lease): string =>
-  `${capitalize(describeValues(spec, extents))} of ${describePool(pool)} was promised to ${shortName(owner)} at ${formatTime(createdAt)}`;
+const promiseText = (spec: PoolSpec, { pool, owner, ranges, createdAt }: Lease): string =>
+  `${capitalize(describeValues(spec, ranges))} of ${describePool(pool)} was promised to ${shortName(owner)} at ${formatTime(createdAt)}`;
 
 /** Pulumi deletes a resource that was removed from the program at the end of the up, so its lease is still held. */
 function describeFix(holder: Lease, owner: string, otherwise: string): string {
@@ -119,18 +121,18 @@ function describeFix(holder: Lease, owner: string, otherwise: string): string {
     : otherwise;
 }
 
-export const outsideError = (spec: PoolSpec, extent: Extent): OverlayError =>
+export const outsideError = (spec: PoolSpec, range: ValueRange): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${capitalize(describeValues(spec, [extent]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
+    `${capitalize(describeValues(spec, [range]))} is not in ${describePool(spec.name)} (${formatRangesOf(spec.kind, spec.ranges)}).`,
     "Request one inside it.",
   );
 
 /** A child pool with values outside of those that its lease has for it. */
-export const outsideLeaseError = (spec: PoolSpec, held: Extent[]): OverlayError =>
+export const outsideLeaseError = (spec: PoolSpec, held: ValueRange[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${capitalize(describePool(spec.name))} would give out ${formatExtents(spec.kind, spec.extents)}; its lease has ${formatExtents(spec.kind, held)} for it.`,
+    `${capitalize(describePool(spec.name))} would give out ${formatRangesOf(spec.kind, spec.ranges)}; its lease has ${formatRangesOf(spec.kind, held)} for it.`,
     "Give the pool values of its lease only.",
   );
 
@@ -141,10 +143,10 @@ export const addressSpaceError = (name: string): OverlayError =>
     "Choose another name for the pool.",
   );
 
-export const reservedError = (spec: PoolSpec, extent: Extent): OverlayError =>
+export const reservedError = (spec: PoolSpec, range: ValueRange): OverlayError =>
   new OverlayError(
     "IP_RESERVED",
-    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is reserved and never given out.`,
+    `${capitalize(describeValues(spec, [range]))} of ${describePool(spec.name)} is reserved and never given out.`,
     "Request another value.",
   );
 
@@ -172,7 +174,7 @@ export const noBlocksError = (spec: PoolSpec): OverlayError =>
 export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].exhausted,
-    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}). Holders, longest unseen first: ${describeHolders(spec, oldest) || "none"}.`,
+    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${formatRangesOf(spec.kind, spec.ranges)}). Holders, longest unseen first: ${describeHolders(spec, oldest) || "none"}.`,
     "Release what is no longer needed, or make the pool larger.",
   );
 
@@ -223,8 +225,20 @@ export const poolInUseError = (spec: PoolSpec, leases: Lease[], why: string): Ov
   new OverlayError(
     "POOL_IN_USE",
     `${capitalize(describePool(spec.name))} ${why}: ${describeHolders(spec, leases)}.`,
-    `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
+    howToEmpty(spec, leases),
   );
+
+/** `removed`: what the program no longer declares. `spec`: the pool that it opened. */
+export const cannotRemoveWarning = (removed: Lease, spec: PoolSpec, leases: Lease[]): string =>
+  `the program has not declared ${shortName(removed.owner)}. If it is to be deleted, that will fail with POOL_IN_USE: ${describePool(spec.name)} has leases that would stay: ${describeHolders(spec, leases)}. ${howToEmpty(spec, leases)}`;
+
+function howToEmpty({ name, kind }: PoolSpec, leases: Lease[]): string {
+  if (leases.some(({ owner }) => isForgotten(owner))) return `Delete what holds them first.${FORGOTTEN}`;
+  const first = name.startsWith(RUNNERS)
+    ? "Drain the runner first: declare it with `cordon: true`, and release them with `overlayctl ip release`, or wait until they expire (docs/draining.md)."
+    : "Delete what holds them first.";
+  return first + (kind === "address" ? LEFT_BEHIND : "");
+}
 
 /** `spec`: the pool with the leases, which is the replaced one, or ends with it. */
 export function cannotReplaceError({ pool, changed }: Replacement, spec: PoolSpec, leases: Lease[]): OverlayError {
@@ -232,7 +246,7 @@ export function cannotReplaceError({ pool, changed }: Replacement, spec: PoolSpe
   return new OverlayError(
     "POOL_IN_USE",
     `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${describeHolders(spec, leases)}.`,
-    `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${leases.some(({ owner }) => isForgotten(owner)) ? FORGOTTEN : spec.kind === "address" ? LEFT_BEHIND : ""}`,
+    `${howToEmpty(spec, leases)} Only resources of the same stack that get it as a resource, not by name, are replaced with it.`,
   );
 }
 
@@ -251,6 +265,12 @@ export function nameTakenError(name: string, holder: Lease, pool: string): Overl
       `Host ${host} is a runner of ${describePool(pool)} already: ${holder.owner} (${holder.state}).`,
       "A host can be one runner of a network. Give this one another host, or remove that one in an earlier up.",
     );
+  if (kind === "key")
+    return new OverlayError(
+      code,
+      `The public key ${name.slice("key/".length)} of this host is also that of ${holder.owner}: one of the disks is a copy of the other. Nothing was changed on hosts.`,
+      "Remove the key on the copied host (`rm /var/lib/overlay/NETWORK/tunnel.key`), and run up again: it makes another one.",
+    );
   return new OverlayError(
     code,
     `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
@@ -262,8 +282,8 @@ export const namePromisedWarning = (name: string, offer: Lease): string =>
   `${describeName(name)} was also shown to ${offer.owner} by a preview. The first of the two that is deployed gets it.`;
 
 /** The same for a range of an address space. */
-export const rangePromisedWarning = ({ kind }: PoolSpec, values: Extent[], { owner }: Lease): string =>
-  `${formatExtents(kind, values)} overlaps what a preview has shown to ${owner}. The first of the two that is deployed gets it.`;
+export const rangePromisedWarning = ({ kind }: PoolSpec, values: ValueRange[], { owner }: Lease): string =>
+  `${formatRangesOf(kind, values)} overlaps what a preview has shown to ${owner}. The first of the two that is deployed gets it.`;
 
 /** A name that only one lease can hold, in words: `host/10.0.0.5/link/br0` is the device br0 on that host. */
 function describeName(name: string): string {
@@ -308,7 +328,7 @@ const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =
 export const alreadyHeldError = (spec: PoolSpec, lease: Lease): OverlayError =>
   new OverlayError(
     "RESERVATION_EXISTS",
-    `${lease.owner} holds ${describeValues(spec, lease.extents)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
+    `${lease.owner} holds ${describeValues(spec, lease.ranges)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
     "Release that one first.",
   );
 
@@ -335,28 +355,28 @@ export const ttlWithPoolError = (lease: Lease, { name }: PoolSpec): OverlayError
 
 export const portConflictError = (
   spec: PoolSpec,
-  extent: Extent,
+  range: ValueRange,
   { protocol, port }: Port,
   holder: Lease,
 ): OverlayError =>
   new OverlayError(
     "PORT_CONFLICT",
-    `Port ${protocol}/${port} on ${formatExtent(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
+    `Port ${protocol}/${port} on ${formatRangeOf(spec.kind, range)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
     "Choose another port, or another sharing key. To move a port between resources of one stack, remove it in one up and add it in the next.",
   );
 
 export const sharingConflictError = (
   spec: PoolSpec,
-  extent: Extent,
+  range: ValueRange,
   key: string | undefined,
   holder: Lease,
 ): OverlayError =>
   new OverlayError(
     "SHARING_CONFLICT",
-    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
+    `${capitalize(describeValues(spec, [range]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
     "Use the same sharing key and tenant, or another address.",
   );
 
 /** `lease`: the quarantined one, as its reader may see it. */
-export const quarantineWarning = (spec: PoolSpec, extents: Extent[], lease: Lease): string =>
-  `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;
+export const quarantineWarning = (spec: PoolSpec, ranges: ValueRange[], lease: Lease): string =>
+  `${capitalize(describeValues(spec, ranges))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;

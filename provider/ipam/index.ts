@@ -1,5 +1,6 @@
 import { resolve } from "node:path";
 import { escapeControls, OverlayError } from "../errors";
+import type { Finding } from "./decide/fsck";
 import { LocalIpam } from "./ipam";
 import { isServiceUrl } from "./remote/url";
 import type { Observer } from "./session";
@@ -7,7 +8,7 @@ import { Session } from "./session";
 import { openSqlite } from "./store/sqlite";
 import type { Engine } from "./store/store";
 import { keyRing } from "./token";
-import type { Finding, Store } from "./types";
+import type { Store } from "./types";
 
 export type * from "./types";
 

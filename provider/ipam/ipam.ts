@@ -1,43 +1,21 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { StoreAdmin } from "./admin";
+import { withdraw } from "./decide/access";
 import { change, close, release, touch } from "./decide/change";
 import { PAGE } from "./decide/free-space";
 import { claim, offer } from "./decide/grant";
 import { importLeases } from "./decide/import";
 import { DUE, uidOf } from "./decide/lease";
-import { withdraw } from "./decide/offers";
 import { specOf } from "./decide/pools";
 import * as queries from "./decide/queries";
 import { portText, sharingKeyOf } from "./decide/rows";
 import type { State } from "./decide/state";
 import { epochOf, findSeen } from "./identity";
 import type { Store } from "./interface";
-import type { IpamSettings, Session } from "./session";
+import type { Session } from "./session";
 import type { Commit, Query } from "./store/store";
 import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
-import type {
-  ChangeOptions,
-  Changes,
-  Condition,
-  EventPage,
-  EventSelector,
-  ExistingLease,
-  ExpectedToken,
-  Extent,
-  ImportResult,
-  Lease,
-  LeaseFilter,
-  LeaseSelector,
-  OfferRequest,
-  PoolInfo,
-  PoolSelector,
-  PoolSpec,
-  Request,
-  StoreIdentity,
-  StoreInfo,
-  TokenClaims,
-  Usage,
-} from "./types";
+import type { Lease, LeaseSelector, PoolSpec, Request, Usage } from "./types";
 
 /** An up needs its offers only from its check to its claim. Seconds. */
 const UP_OFFER_TTL = 600;
@@ -45,176 +23,155 @@ const UP_OFFER_TTL = 600;
 /** Allocates values to owners, on a store that this process has opened. Each operation names the locks and rows of a decision in `decide/`. */
 export class LocalIpam implements Store {
   readonly admin: StoreAdmin;
-  readonly #session: Session;
 
-  constructor(session: Session) {
-    this.#session = session;
-    this.admin = new StoreAdmin(session);
+  constructor(private readonly base: Session) {
+    this.admin = new StoreAdmin(base);
   }
 
-  session(options: Partial<IpamSettings>): LocalIpam {
-    return new LocalIpam(this.#session.another(options));
-  }
+  readonly session: Store["session"] = (options) => new LocalIpam(this.base.another(options));
+  readonly end: Store["end"] = () => this.base.end();
 
-  end(): Promise<void> {
-    return this.#session.end();
-  }
-
-  describe(seen?: StoreIdentity): Promise<StoreInfo> {
-    const { engine, settings } = this.#session;
+  readonly describe: Store["describe"] = (seen) => {
     const found: Query[] = seen ? [epochOf(seen), { of: "documents", kind: "recovered" }] : [];
-    const whyNoOffers = engine.readOnly
+    const whyNoOffers = this.base.engine.readOnly
       ? "the store is read-only"
-      : settings.offerTtl === 0
+      : this.base.settings.offerTtl === 0
         ? "overlay:offerTtl is 0"
         : undefined;
-    return this.#session.read(found, (_state, head, rows) => {
+    return this.base.read(found, (_state, head, rows) => {
       const { id, version, epoch } = head;
       const recovered = (rows.documents ?? []).map(({ key }) => key);
       return {
         ...{ id, version, epoch },
         ...(whyNoOffers !== undefined && { whyNoOffers }),
-        ...(seen && { seen: findSeen(head, recovered, rows, seen, settings.place ?? engine.place) }),
+        ...(seen && {
+          seen: findSeen(head, recovered, rows, seen, this.base.settings.place ?? this.base.engine.place),
+        }),
       };
     });
-  }
+  };
 
-  async offer(request: OfferRequest): Promise<Lease> {
-    const { offerTtl } = this.#session.settings;
-    const ttl = request.inUp ? Math.max(offerTtl, UP_OFFER_TTL) : offerTtl;
-    return (await this.#session.write([request.pool], queriesOf(request), (state) => offer(state, request), ttl))[0];
-  }
+  readonly offer: Store["offer"] = async (request) => {
+    const given = this.base.settings.offerTtl;
+    const offerTtl = request.inUp ? Math.max(given, UP_OFFER_TTL) : given;
+    return (
+      await this.base.write([request.pool], queriesOf(request), (state) => offer(state, request), { offerTtl })
+    )[0];
+  };
 
-  async withdraw({ pool, owner, program }: { pool: string; owner: string; program: string }): Promise<void> {
-    await this.#session.write([pool], [{ of: "offersOf", owner }], (state) => withdraw(state, owner, program));
-  }
+  readonly withdraw: Store["withdraw"] = async ({ pool, owner, program }) => {
+    await this.base.write([pool], [{ of: "offersOf", owner }], (state) => withdraw(state, owner, program));
+  };
 
-  async claim(requests: Request[]): Promise<Lease[]> {
-    const locks = requests.flatMap(poolsOf);
-    const found = requests.flatMap((request) => queriesOf(request));
+  readonly claim: Store["claim"] = async (requests) => {
     const claims = (state: State) => requests.map((request) => claim(state, request));
     try {
-      const [leases, commit] = await this.#session.write(locks, found, claims);
+      const [locks, found] = [requests.flatMap(poolsOf), requests.flatMap(queriesOf)];
+      const [leases, commit] = await this.base.write(locks, found, claims, { size: requests.length });
       return leases.map((lease) => withVersion(lease, commit));
     } catch (error) {
-      if (isOverlayError(error)) this.#session.settings.observer?.claimFailed?.(requests[0]?.pool ?? "", error);
+      if (isOverlayError(error)) this.base.settings.observer?.claimFailed?.(requests[0]?.pool ?? "", error);
       throw error;
     }
-  }
+  };
 
-  async change(
-    pool: string,
-    leaseId: string,
-    changes: Changes,
-    { dryRun = false, onlyIf }: ChangeOptions = {},
-  ): Promise<Lease> {
+  readonly change: Store["change"] = async (pool, leaseId, changes, { dryRun = false, onlyIf } = {}) => {
     const work = (state: State) => change(state, pool, leaseId, changes, { onlyIf });
-    const found = leaseIn(leaseId);
-    if (dryRun) return this.#session.read(found, work);
-    return withVersion(...(await this.#session.write(poolsOf({ pool, ...changes }), found, work)));
-  }
+    if (dryRun) return this.base.read(leaseIn(leaseId), work);
+    return withVersion(...(await this.base.write(poolsOf({ pool, ...changes }), leaseIn(leaseId), work)));
+  };
 
-  async close(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<void> {
-    await this.#session.write([pool], leaseIn(leaseId), (state) => close(state, pool, leaseId, { onlyIf }));
-  }
+  readonly close: Store["close"] = async (pool, leaseId, { onlyIf } = {}) => {
+    await this.base.write([pool], leaseIn(leaseId), (state) => close(state, pool, leaseId, { onlyIf }));
+  };
 
-  async release(
-    pool: string,
-    leaseId: string,
-    { onlyIf, program }: { onlyIf?: Condition; program?: string } = {},
-  ): Promise<boolean> {
+  readonly release: Store["release"] = async (pool, leaseId, { onlyIf, program } = {}) => {
     const work = (state: State) => release(state, pool, leaseId, { onlyIf }, program);
-    return (await this.#session.write([pool], leaseIn(leaseId), work))[0];
-  }
+    return (await this.base.write([pool], leaseIn(leaseId), work))[0];
+  };
 
-  async touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {
-    await this.#session.write([pool], leaseIn(leaseId), (state) => touch(state, pool, leaseId, ttl));
-  }
+  readonly touch: Store["touch"] = async (pool, leaseId, { ttl } = {}) => {
+    await this.base.write([pool], leaseIn(leaseId), (state) => touch(state, pool, leaseId, ttl));
+  };
 
-  async importLeases(leases: ExistingLease[], { dryRun = false }: { dryRun?: boolean } = {}): Promise<ImportResult> {
+  readonly importLeases: Store["importLeases"] = async (leases, { dryRun = false } = {}) => {
     const work = (state: State) => importLeases(state, leases);
-    if (dryRun) return this.#session.read([], work);
-    return (await this.#session.write(leases.flatMap(poolsOf), [], work))[0];
-  }
+    if (dryRun) return this.base.read([], work);
+    return (await this.base.write(leases.flatMap(poolsOf), [], work, { size: leases.length }))[0];
+  };
 
-  async signTokens(leases: Lease[]): Promise<string[]> {
-    const ring = keyRing(this.#session.settings.tokenKeys ?? (await this.#storedKeys()));
+  readonly signTokens: Store["signTokens"] = async (leases) => {
+    const ring = keyRing(this.base.settings.tokenKeys ?? (await this.#storedKeys()));
     return leases.map((lease) => tokenOf(lease, ring));
-  }
+  };
 
-  async openToken(token: string, expected?: ExpectedToken): Promise<TokenClaims> {
-    const keys = this.#session.settings.tokenKeys ?? (await this.admin.findSecret(STORED_KEYS));
+  readonly openToken: Store["openToken"] = async (token, expected) => {
+    const keys = this.base.settings.tokenKeys ?? (await this.admin.findSecret(STORED_KEYS));
     return openToken(token, keys === undefined ? undefined : keyRing(keys), expected);
-  }
+  };
+
+  readonly find: Store["find"] = (by) => {
+    const [query, read] = readerOf(by);
+    return this.base.find([query], read);
+  };
+
+  readonly leases: Store["leases"] = (pool, filter = {}) => {
+    const list = (state: State) => queries.listLeases(state, pool, filter);
+    const found: Query[] = [{ of: "pool", name: pool }];
+    return filter.owner === undefined ? this.base.read(found, list) : this.base.find(found, list);
+  };
+
+  readonly pools: Store["pools"] = (selector = {}) => {
+    if ("name" in selector) {
+      const { name, withUsage } = selector;
+      const found: Query[] = [{ of: "pool", name }];
+      const toInfo = (spec: PoolSpec | undefined, usage?: Usage) => (spec ? [{ spec, ...(usage && { usage }) }] : []);
+      if (!withUsage) return this.base.find(found, (state) => toInfo(specOf(state, name)));
+      return this.base.read(found, (state) => toInfo(specOf(state, name), queries.usage(state, name)));
+    }
+    const { prefix = "", withUsage, ...page } = selector;
+    return this.base.read([], (state) =>
+      withUsage
+        ? queries.listUsages(state, prefix, page)
+        : queries.listPools(state, prefix, page).map((spec) => ({ spec })),
+    );
+  };
+
+  readonly freeRanges: Store["freeRanges"] = (pool, options = {}) =>
+    this.base.read([{ of: "pool", name: pool }], (state) => queries.listFree(state, pool, options));
+
+  readonly events: Store["events"] = (selector = {}) => {
+    const { limit = 1000 } = selector;
+    if ("pool" in selector) {
+      const { pool, since = 0, after = 0 } = selector;
+      const found: Query = { of: "events", after, limit, pool, since };
+      return this.base.read([found], (_state, { lastEvent: last }, { events = [] }) => ({ events, last }));
+    }
+    const { after } = selector;
+    const found: Query[] = after === undefined ? [] : [{ of: "events", after, limit }];
+    return this.base.read(found, (_state, { lastEvent: last }, { events = [] }) => {
+      if (after === undefined || after === last) return { events: [], last };
+      const isLost = events[0]?.id !== after + 1;
+      if (isLost || after > last) throw eventsLostError(after, last);
+      return { events, last };
+    });
+  };
 
   /** Made with the first call that needs them. */
   async #storedKeys(): Promise<string> {
     const kept = await this.admin.findSecret(STORED_KEYS);
     return kept ?? this.admin.replaceSecret(STORED_KEYS, (other) => other ?? newSecret());
   }
+}
 
-  find(by: LeaseSelector): Promise<Lease | undefined> {
-    const session = this.#session;
-    if ("program" in by)
-      return session.find([{ of: "offersOf", owner: by.owner }], (state) =>
-        queries.findOfferOf(state, by.owner, by.program),
-      );
-    if (!("pool" in by))
-      return session.find([{ of: "name", name: by.name }], (state) => queries.findByName(state, by.name));
-    if ("endedUid" in by)
-      return session.find([{ of: "lease", uid: by.endedUid }], (state) =>
-        queries.findEnded(state, by.pool, by.endedUid),
-      );
-    return session.find([{ of: "pool", name: by.pool }], (state) => queries.find(state, by.pool, by));
-  }
-
-  leases(pool: string, filter: LeaseFilter = {}): Promise<Lease[]> {
-    const list = (state: State) => queries.listLeases(state, pool, filter);
-    const found: Query[] = [{ of: "pool", name: pool }];
-    return filter.owner === undefined ? this.#session.read(found, list) : this.#session.find(found, list);
-  }
-
-  pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
-    const session = this.#session;
-    if ("endingWith" in selector) {
-      const { endingWith: name } = selector;
-      return session.read([{ of: "pool", name }], (state) => queries.poolsEndingWith(state, name));
-    }
-    if ("name" in selector) {
-      const { name, withUsage } = selector;
-      const found: Query[] = [{ of: "pool", name }];
-      const toInfo = (spec: PoolSpec | undefined, usage?: Usage) => (spec ? [{ spec, ...(usage && { usage }) }] : []);
-      if (!withUsage) return session.find(found, (state) => toInfo(specOf(state, name)));
-      return session.read(found, (state) => toInfo(specOf(state, name), queries.usage(state, name)));
-    }
-    const { prefix = "", withUsage, ...page } = selector;
-    return session.read([], (state) =>
-      withUsage
-        ? queries.listUsages(state, prefix, page)
-        : queries.listPools(state, prefix, page).map((spec) => ({ spec })),
-    );
-  }
-
-  freeExtents(pool: string, options: { range?: Extent; limit?: number } = {}): Promise<Extent[]> {
-    return this.#session.read([{ of: "pool", name: pool }], (state) => queries.listFree(state, pool, options));
-  }
-
-  events(selector: EventSelector = {}): Promise<EventPage> {
-    const { limit = 1000 } = selector;
-    if ("pool" in selector) {
-      const { pool, since = 0 } = selector;
-      const found: Query = { of: "events", after: 0, limit, pool, since };
-      return this.#session.read([found], (_state, { lastEvent: last }, { events = [] }) => ({ events, last }));
-    }
-    const { after } = selector;
-    const found: Query[] = after === undefined ? [] : [{ of: "events", after, limit }];
-    return this.#session.read(found, (_state, { lastEvent: last }, { events = [] }) => {
-      if (after === undefined || after === last) return { events: [], last };
-      const isLost = events[0]?.id !== after + 1 && !(events[0] && this.#session.engine.hasEventGaps);
-      if (isLost || after > last) throw eventsLostError(after, last);
-      return { events, last };
-    });
-  }
+/** The rows that a selector concerns, and the lease in them. */
+function readerOf(by: LeaseSelector): [Query, (state: State) => Lease | undefined] {
+  if ("program" in by)
+    return [{ of: "offersOf", owner: by.owner }, (state) => queries.findOfferOf(state, by.owner, by.program)];
+  if (!("pool" in by)) return [{ of: "name", name: by.name }, (state) => queries.findByName(state, by.name)];
+  if ("endedUid" in by)
+    return [{ of: "lease", uid: by.endedUid }, (state) => queries.findEnded(state, by.pool, by.endedUid)];
+  return [{ of: "pool", name: by.pool }, (state) => queries.find(state, by.pool, by)];
 }
 
 const withVersion = (lease: Lease, commit: Commit | undefined): Lease =>

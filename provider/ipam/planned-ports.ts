@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
-import { overlapsAny } from "./extents";
-import type { Extent, Lease, Port } from "./types";
+import { overlapsAny } from "./ranges";
+import type { Lease, Port, ValueRange } from "./types";
 
 /**
  * Ports of resources that one run keeps, with the changes that it plans. A port that one resource releases goes to no other one in the same
@@ -17,16 +17,16 @@ export class PlannedPorts {
 
   /** Another resource with one of these ports on the same values. `except`: owners that are the same resource. */
   findHolder(
-    { pool, uid, extents }: Lease,
+    { pool, uid, ranges }: Lease,
     ports: Port[],
     except: (string | undefined)[],
-  ): { holder: Lease; port: Port; extent: Extent } | undefined {
+  ): { holder: Lease; port: Port; range: ValueRange } | undefined {
     for (const { before, planned } of ports.length > 0 ? this.#byUid.values() : []) {
       if (before.pool !== pool || before.uid === uid || except.includes(before.owner)) continue;
-      const extent = extents.find((each) => overlapsAny(before.extents, each));
+      const range = ranges.find((each) => overlapsAny(before.ranges, each));
       const held = [...planned, ...(before.ports ?? [])];
-      const port = extent && ports.find((each) => held.some((other) => isDeepStrictEqual(each, other)));
-      if (port) return { holder: before, port, extent };
+      const port = range && ports.find((each) => held.some((other) => isDeepStrictEqual(each, other)));
+      if (port) return { holder: before, port, range };
     }
     return undefined;
   }

@@ -15,8 +15,6 @@ const BATCH = 64;
 export interface QueueOptions {
   /** Runs requests in one transaction. */
   execute(works: Work[]): Promise<Decided>;
-  /** Requests that share a transaction at most; default: 64. */
-  maxBatch?: number | undefined;
   /** Transactions at once. */
   transactions: number;
 }
@@ -53,9 +51,16 @@ export class Queue {
   async #run(): Promise<void> {
     await nextTurn();
     this.#isStarting = false;
-    await this.#execute(this.#waiting.splice(0, Math.min(BATCH, this.options.maxBatch ?? BATCH)));
+    await this.#execute(this.#takeBatch());
     this.#transactions--;
     if (this.#waiting.length > 0) this.#start();
+  }
+
+  #takeBatch(): Member[] {
+    let [count, size] = [0, 0];
+    do size += this.#waiting[count++]!.work.size;
+    while (count < this.#waiting.length && size + this.#waiting[count]!.work.size <= BATCH);
+    return this.#waiting.splice(0, count);
   }
 
   async #execute(batch: Member[]): Promise<void> {
@@ -63,6 +68,8 @@ export class Queue {
     const decided = await this.options
       .execute(works)
       .catch((error: unknown): Decided => ({ outcomes: works.map(() => ({ error })) }));
+    // Answers are built in another turn than the transaction.
+    await nextTurn();
     if (batch.length > 1 && decided.outcomes.every(isUnstorable)) {
       for (const member of batch) await this.#execute([member]);
       return;

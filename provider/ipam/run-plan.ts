@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, type OverlayError } from "../errors";
 import { isContainerOwner, isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
-import { programOf } from "./decide/offers";
+import { programOf } from "./decide/access";
 import { touches } from "./decide/rows";
 import { cannotReplaceError, notDeletedError, portConflictError, takenError } from "./errors";
 import type { Ipam } from "./interface";
@@ -12,17 +12,15 @@ import { PlannedPorts } from "./planned-ports";
 import {
   type ChangeOptions,
   type Changes,
-  type Extent,
   isCommitted,
   type Json,
   type Lease,
-  type OfferOptions,
   type PoolSpec,
-  type Replacement,
   type Request,
   type SeenEpoch,
   type StoreIdentity,
   type StoreInfo,
+  type ValueRange,
 } from "./types";
 
 export interface RunSettings {
@@ -30,12 +28,31 @@ export interface RunSettings {
   swapWait?: number | undefined;
 }
 
+export interface OfferOptions {
+  /** This run is an up, which stops at a broken promise. Default: a preview, which warns. */
+  inUp?: boolean;
+  /**
+   * Whether the resource of the same stack that holds this lease asks for other values in this run. undefined, the default: unknown until
+   * that resource is checked. Then the value may be promised, and a claim waits for that check.
+   */
+  movesAway?(holder: Lease): boolean | undefined;
+}
+
+/** A pool that a run deletes and creates again. */
+export interface Replacement {
+  pool: string;
+  /** Its resource, by its names before and after this run. */
+  owners: string[];
+  /** The properties of its resource that cannot change in place. */
+  changed: string[];
+}
+
 /** How long a create waits for the delete of its resource. */
 const LONGEST_DELETE_MS = 120_000;
 
 /** A request of a resource; its child pool may follow from the values that it gets. */
 export type PlannedRequest = Omit<Request, "childPool"> & {
-  childPool?: PoolSpec | ((extents: Extent[]) => PoolSpec);
+  childPool?: PoolSpec | ((ranges: ValueRange[]) => PoolSpec);
 };
 
 /**
@@ -45,7 +62,7 @@ export type PlannedRequest = Omit<Request, "childPool"> & {
 export class RunPlan {
   readonly #id = randomUUID();
   /** What owners get in this run. */
-  readonly #planned = new Map<string, Extent[]>();
+  readonly #planned = new Map<string, ValueRange[]>();
   /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
   /** Uids of leases that their owners keep in this run. */
@@ -136,7 +153,7 @@ export class RunPlan {
       return this.#offerKnowing({ ...full, ...(childPool && { childPool }) }, movesAway);
     const lease = await this.#offerKnowing(full, movesAway);
     if (lease.state !== "offered") return lease;
-    return this.#offerKnowing({ ...full, childPool: childPool(lease.extents) }, movesAway);
+    return this.#offerKnowing({ ...full, childPool: childPool(lease.ranges) }, movesAway);
   }
 
   /** Asks until it is known of each holder in the way whether its resource gives the values up. */
@@ -155,7 +172,7 @@ export class RunPlan {
   }
 
   async #accept(request: PlannedRequest, lease: Lease): Promise<Lease> {
-    this.#notePlan(request, lease.extents);
+    this.#notePlan(request, lease.ranges);
     this.#data.set(lease.uid, request.data);
     for (const uid of lease.afterLease ?? []) {
       if (this.#kept.has(uid)) await this.#refuseWaiting(lease, uid);
@@ -168,7 +185,7 @@ export class RunPlan {
   async #refuseWaiting(lease: Lease, uid: string): Promise<void> {
     await this.withdrawOffer(lease);
     const [spec, holder] = [await findSpec(this.ipam, lease.pool), await this.ipam.find({ pool: lease.pool, uid })];
-    if (spec && holder) throw takenError(spec, lease.extents[0]!, holder, lease.owner);
+    if (spec && holder) throw takenError(spec, lease.ranges[0]!, holder, lease.owner);
   }
 
   /** After a preview that could show no value: what the program was shown before is no promise any more. */
@@ -179,7 +196,7 @@ export class RunPlan {
   /** With a child pool that follows from the values, these are chosen first. */
   async claim({ childPool, ...request }: PlannedRequest): Promise<Lease> {
     if (typeof childPool !== "function") return this.#claim({ ...request, ...(childPool && { childPool }) });
-    const values = request.values ?? (await this.offer(request, { inUp: true })).extents;
+    const values = request.values ?? (await this.offer(request, { inUp: true })).ranges;
     return this.#claim({ ...request, values, childPool: childPool(values) });
   }
 
@@ -190,7 +207,7 @@ export class RunPlan {
     for (;;) {
       try {
         const lease = await claimOne(this.ipam, { ...request, ...this.#inRun(request), mayEnd });
-        this.#notePlan(request, lease.extents);
+        this.#notePlan(request, lease.ranges);
         this.#data.set(lease.uid, request.data);
         this.#claimed.add(lease.leaseId);
         if (lease.childPool !== undefined) this.#finishReplacement(lease.childPool);
@@ -227,7 +244,7 @@ export class RunPlan {
    * there was an earlier one, this call rejects.
    */
   async markKept(lease: Lease, { data, ports = [] }: Pick<Request, "data" | "ports"> = {}): Promise<void> {
-    this.#notePlan(lease, lease.extents);
+    this.#notePlan(lease, lease.ranges);
     this.#kept.add(lease.uid);
     this.#data.set(lease.uid, data);
     this.#ports.plan(lease, ports);
@@ -237,7 +254,7 @@ export class RunPlan {
     const spec = waiting && (await findSpec(this.ipam, lease.pool));
     if (!spec) return;
     await this.withdrawOffer({ ...waiting, ...(this.#program !== undefined && { program: this.#program }) });
-    throw takenError(spec, lease.extents[0]!, waiting, lease.owner);
+    throw takenError(spec, lease.ranges[0]!, waiting, lease.owner);
   }
 
   /** Whether this run has checked the owner of this lease, so that the program declares it. */
@@ -302,13 +319,20 @@ export class RunPlan {
     await verified;
   }
 
+  /** Returns the pool and the child pools of its leases, which end with it. */
   async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
-    const pools = await this.ipam.pools({ endingWith: replacement.pool });
-    for (const { spec, held = [] } of pools) {
-      const rest = held.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
-      if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
+    const found: PoolSpec[] = [];
+    for (let names = [replacement.pool]; names.length > 0; ) {
+      const specs = (await Promise.all(names.map((name) => findSpec(this.ipam, name)))).flatMap((spec) => spec ?? []);
+      const held = await Promise.all(specs.map(async ({ name }) => (await this.ipam.leases(name)).filter(isCommitted)));
+      for (const [i, spec] of specs.entries()) {
+        const rest = held[i]!.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
+        if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
+      }
+      found.push(...specs);
+      names = held.flat().flatMap(({ childPool }) => childPool ?? []);
     }
-    return pools.map(({ spec }) => spec);
+    return found;
   }
 
   async #refuseKeptIn(lease: Lease): Promise<void> {
@@ -350,13 +374,13 @@ export class RunPlan {
       : undefined;
   }
 
-  #notePlan(request: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
+  #notePlan(request: Pick<Request, "pool" | "owner" | "formerOwner">, ranges: ValueRange[] | undefined): void {
     const { program } = request as Request;
     if (program !== undefined) this.#program = program;
     for (const owner of [request.owner, request.formerOwner]) {
       if (owner === undefined) continue;
       this.#checked.add(planKey({ pool: request.pool, owner }));
-      if (extents) this.#planned.set(planKey({ pool: request.pool, owner }), extents);
+      if (ranges) this.#planned.set(planKey({ pool: request.pool, owner }), ranges);
     }
   }
 
@@ -369,7 +393,7 @@ export class RunPlan {
   #mayBeReleased(holder: Holder, movesAway: MovesAway): boolean {
     if (this.#kept.has(holder.uid)) return false;
     const planned = this.#planned.get(planKey(holder));
-    if (planned) return !touches(planned, holder.extents);
+    if (planned) return !touches(planned, holder.ranges);
     const moves = movesAway(holder as Lease);
     if (moves) this.#releasing.add(holder.uid);
     return moves !== false;
@@ -378,7 +402,7 @@ export class RunPlan {
   /** Whether the owner of this lease gets other values in this run. */
   #isReleasing(holder: Holder): boolean {
     const planned = this.#planned.get(planKey(holder));
-    return planned ? !touches(planned, holder.extents) : this.#releasing.has(holder.uid);
+    return planned ? !touches(planned, holder.ranges) : this.#releasing.has(holder.uid);
   }
 
   /** Refuses ports that another resource of this run has or gets, unless the request may take them. */
@@ -388,7 +412,7 @@ export class RunPlan {
   ): Promise<void> {
     const conflict = evictSameTenant ? undefined : this.#ports.findHolder(lease, ports, [lease.owner, formerOwner]);
     const spec = conflict && (await findSpec(this.ipam, lease.pool));
-    if (spec) throw portConflictError(spec, conflict.extent, conflict.port, conflict.holder);
+    if (spec) throw portConflictError(spec, conflict.range, conflict.port, conflict.holder);
   }
 }
 
@@ -399,4 +423,4 @@ type MovesAway = NonNullable<OfferOptions["movesAway"]>;
 const planKey = ({ pool, owner }: Pick<Request, "pool" | "owner">): string => `${pool}\n${owner}`;
 
 /** Leases that the delete of a runner releases itself. */
-const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
+export const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";

@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import type { State, Terms } from "./decide/state";
 import { epochOf, findSeen, mustBeOpen } from "./identity";
 import { Queue } from "./queue";
@@ -58,7 +59,7 @@ class Core implements Guard {
     private readonly settings: IpamSettings,
   ) {
     const execute = (works: Work[]) => this.#commit(works);
-    this.writes = new Queue({ execute, maxBatch: engine.maxBatch, transactions: 1 });
+    this.writes = new Queue({ execute, transactions: 1 });
     this.reads = new Queue({ execute: (works) => view(engine, works, this), transactions: READS });
   }
 
@@ -142,26 +143,30 @@ export class Session {
     locks: string[],
     found: Query[],
     decide: (state: State, head: Head) => T,
-    offerTtl?: number,
+    { offerTtl, size = 1 }: { offerTtl?: number; size?: number } = {},
   ): Promise<[value: T, commit: Commit | undefined]> {
-    const work: Work<T> = { locks: [...new Set(locks)], queries: found, terms: this.#terms(offerTtl), decide };
+    const work: Work<T> = { locks: [...new Set(locks)], queries: found, terms: this.#terms(offerTtl), size, decide };
     return this.#observed(this.#core.writes.add(work));
   }
 
-  /** Answers from any number of rows; `rows` are those of the queries. */
-  read<T>(queries: Query[], decide: (state: State, head: Head, rows: Rows) => T): Promise<T> {
+  /**
+   * Answers from any number of rows; `rows` are those of the queries. Each read begins in the next turn of the event loop: a caller that reads
+   * page after page does not hold up others.
+   */
+  async read<T>(queries: Query[], decide: (state: State, head: Head, rows: Rows) => T): Promise<T> {
     const counted: typeof decide = (state, head, rows) => {
       const result = decide(state, head, rows);
       this.settings.rowsRead?.(state.leases.size + state.pools.size + (rows.events?.length ?? 0));
       return result;
     };
-    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide: counted };
+    const work: Work<T> = { locks: [], queries, terms: this.#terms(), size: 1, decide: counted };
+    await nextTurn();
     return this.#timed(view(this.engine, [work], this.#core).then(({ outcomes }) => toValue<T>(outcomes[0]!)));
   }
 
   /** Answers from a few rows, in a transaction with others that wait. */
   find<T>(queries: Query[], decide: (state: State) => T): Promise<T> {
-    const work: Work<T> = { locks: [], queries, terms: this.#terms(), decide };
+    const work: Work<T> = { locks: [], queries, terms: this.#terms(), size: 1, decide };
     return this.#timed(this.#core.reads.add(work).then(([value]) => value));
   }
 

@@ -74,13 +74,13 @@ export const rotateKeys = (kept: string | undefined, keep: number): string =>
     .join(",");
 
 /** The token of a lease on an address: of a runner, or else of the pool by its name. */
-export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>
+export const tokenOf = ({ pool, owner, leaseId, ranges, expiresAt }: Lease, ring: KeyRing): string =>
   signToken(
     {
       pool,
       owner,
       leaseId,
-      value: extents[0]!.first,
+      value: ranges[0]!.first,
       runner: pool.replace(/^runner\//, ""),
       ...(expiresAt !== undefined && { expiresAt }),
     },

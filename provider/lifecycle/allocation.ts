@@ -2,7 +2,7 @@ import { isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
 import { findSpec, findUsage } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { type Extent, isCommitted, type Lease } from "../ipam/types";
+import { isCommitted, type Lease, type ValueRange } from "../ipam/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
@@ -17,7 +17,7 @@ export async function allocateOrKeep(
   olds: Values | undefined,
   inputs: Values,
 ): Promise<Values> {
-  const kept = olds && extentsInPlace(def, olds, inputs);
+  const kept = olds && rangesInPlace(def, olds, inputs);
   if (olds && !kept) await planReplacement(def, deps, caller, olds, inputs);
   const keepable = kept && (await findKeepable(def, deps, olds, kept));
   if (kept && keepable) {
@@ -35,12 +35,12 @@ export async function allocateOrKeep(
   // A resource in an address space creates its own pool; diff checks that the store is the right one.
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await rejectLostStore(def, pool, olds);
   if (olds && (await cannotOffer(deps, caller))) return unknownValues(def);
-  const before = olds && hasKnownValues(def, olds) ? def.extentsFromProps(olds) : undefined;
+  const before = olds && hasKnownValues(def, olds) ? def.rangesFromProps(olds) : undefined;
   const lease = await offerLease(def, deps, { ...caller, preferred: caller.preferred ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) deps.warn(warning);
   if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
-  const computed = def.values(inputs, lease.extents);
+  const computed = def.values(inputs, lease.ranges);
   const props = { ...inputs, ...computed };
   const childPool = buildChildPool(def, props);
   if (childPool) pool.planSpec(childPool);
@@ -61,16 +61,16 @@ async function planReplacement(
   const pool = await openPool();
   const before = String(olds.owner);
   const lease = await pool.ipam.find({ pool: def.request(olds, before).pool, owner: before });
-  const { name } = def.childPool(olds, def.extentsFromProps(olds));
+  const { name } = def.childPool(olds, def.rangesFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
-  const { values = def.extentsFromProps(olds) } = def.request(inputs, before);
+  const { values = def.rangesFromProps(olds) } = def.request(inputs, before);
   const changed = changesNotInPlace(def, olds, inputs, values);
   await pool.planReplacement({ pool: name, owners: [before, owner], changed });
 }
 
 /** `olds`: the properties of the resource that it replaces. */
 async function validate(def: Definition, pool: RunPlan, owner: string, props: Values, olds?: Values): Promise<void> {
-  const replacedPool = olds && def.childPool?.(olds, def.extentsFromProps(olds)).name;
+  const replacedPool = olds && def.childPool?.(olds, def.rangesFromProps(olds)).name;
   await def.validate?.(props, { pool, owner, replacedPool });
 }
 
@@ -82,7 +82,7 @@ async function findKeepable(
   def: Definition,
   deps: Dependencies,
   olds: Values,
-  kept: Extent[],
+  kept: ValueRange[],
 ): Promise<{ lease?: Lease } | undefined> {
   try {
     const pool = await deps.pool();
@@ -92,7 +92,7 @@ async function findKeepable(
     if (lease && isCommitted(lease)) {
       return pool.isEnding(lease) ? undefined : { lease }; // Renamed: Pulumi deletes it with its pool, under its old name.
     }
-    if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return undefined;
+    if (def.createBeforeDelete || !isEqual(kept, def.rangesFromProps(olds))) return undefined;
     const holder = await pool.ipam.find({ pool: name, value: kept[0]!.first });
     return !holder || !isCommitted(holder) || holder.owner === owner ? {} : undefined;
   } catch (error) {
@@ -124,7 +124,7 @@ async function offerLease(
   const request = def.request(inputs, owner);
   const full = {
     ...request,
-    ...(def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) }),
+    ...(def.childPool && { childPool: (ranges: ValueRange[]) => def.childPool!(inputs, ranges) }),
     ...(def.leaseData && { data: def.leaseData(inputs) }),
     owner,
     type: def.type,
@@ -156,12 +156,12 @@ const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }:
 
 /** The owner already has a committed lease, and Pulumi passes no state: a forced replacement, a create that failed, another stack of the same name. */
 const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)} has a lease in the store since ${toTimeText(createdAt)}${by ? ` (${by})` : ""}, which this up takes over. That is right if it is replaced, or if an earlier up did not finish. Else a stack of the same name on another backend holds it: set overlay:scope there or here.`;
+  `${type} ${owner.split("::").at(-1)} has a lease in the store since ${toTimeText(createdAt)}${by ? ` (${by})` : ""}, and gets it again. That is right with --replace, or if an earlier up did not finish. Else a stack of the same name on another backend holds it: set overlay:scope there or here.`;
 
-const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  isEqual(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));
+const hasSameDetails = (def: Definition, olds: Values, inputs: Values, ranges: ValueRange[]): boolean =>
+  isEqual(leaseDetails(def, olds, def.rangesFromProps(olds), olds), leaseDetails(def, inputs, ranges, olds));
 
-const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
+const leaseDetails = (def: Definition, inputs: Values, ranges: ValueRange[], { owner }: Values) => {
   const known = withoutPaths(inputs, unknownPaths(inputs));
   const { names, tenant, sharingKey, ports, evictSameTenant } = def.request(known, String(owner));
   return {
@@ -170,7 +170,7 @@ const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owne
     sharingKey,
     ports,
     evictSameTenant,
-    childPool: def.childPool?.(known, extents),
+    childPool: def.childPool?.(known, ranges),
     data: def.leaseData?.(known),
   };
 };
@@ -202,8 +202,8 @@ async function canChange(
 }
 
 /** A preview that changes nothing also warns of a pool that is nearly full. */
-async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, extents: Extent[]): Promise<void> {
-  const spec = def.childPool?.(inputs, extents);
+async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, ranges: ValueRange[]): Promise<void> {
+  const spec = def.childPool?.(inputs, ranges);
   if (spec?.warnAtPercent === undefined) return;
   try {
     const usage = await findUsage((await deps.pool()).ipam, spec.name);
@@ -216,16 +216,16 @@ async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, e
 const hasKnownValues = (def: Definition, olds: Values): boolean =>
   !unknownPaths(olds).some((path) => path[0]! in def.computed.shape);
 
-/** The extents after an update: those it has, or the new bounds of a block that its inputs ask for. undefined: it is replaced. */
-function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
+/** The ranges after an update: those it has, or the new bounds of a block that its inputs ask for. undefined: it is replaced. */
+function rangesInPlace(def: Definition, olds: Values, inputs: Values): ValueRange[] | undefined {
   if (!hasKnownValues(def, olds)) return undefined;
-  const extents = def.request(inputs, String(olds.owner)).values ?? def.extentsFromProps(olds);
-  return changesNotInPlace(def, olds, inputs, extents).length === 0 ? extents : undefined;
+  const ranges = def.request(inputs, String(olds.owner)).values ?? def.rangesFromProps(olds);
+  return changesNotInPlace(def, olds, inputs, ranges).length === 0 ? ranges : undefined;
 }
 
 /** Changed properties that need a replacement. */
-function changesNotInPlace(def: Definition, olds: Values, inputs: Values, extents: Extent[]): string[] {
-  const candidate = { ...inputs, ...def.values(inputs, extents) };
+function changesNotInPlace(def: Definition, olds: Values, inputs: Values, ranges: ValueRange[]): string[] {
+  const candidate = { ...inputs, ...def.values(inputs, ranges) };
   return def.replaceOn.filter((path) => !isEqual(valueAt(candidate, path), valueAt(olds, path)));
 }
 

@@ -24,7 +24,7 @@ async function findUnleased(
   const facts = def.host?.containerLeases?.(props, containers) ?? [];
   if (facts.length === 0) return [];
   const leases = await pool.ipam.leases(facts[0]!.pool);
-  const held = new Set(leases.filter(isCommitted).flatMap(({ extents }) => extents.map(({ first }) => first)));
+  const held = new Set(leases.filter(isCommitted).flatMap(({ ranges }) => ranges.map(({ first }) => first)));
   return facts
     .map((fact) => ({ ...fact, values: fact.values.filter(({ first }) => !held.has(first)) }))
     .filter(({ values }) => values.length > 0);
@@ -53,11 +53,11 @@ export async function releaseContainerLeases(pool: RunPlan, name: string): Promi
     ({ owner, state }) => isContainerOwner(owner) && state === "used",
   );
   for (const { leaseId } of imported) await pool.release(name, leaseId);
-  return imported.map(({ owner, type, extents, usedBy }) => ({
+  return imported.map(({ owner, type, ranges, usedBy }) => ({
     pool: name,
     owner,
     type,
-    values: extents,
+    values: ranges,
     ...(usedBy !== undefined && { usedBy }),
   }));
 }

@@ -1,17 +1,17 @@
 import { hash } from "node:crypto";
 import { tryParseIp } from "../addressing/ip";
-import type { Extent, Lease } from "../ipam/types";
+import type { Lease, ValueRange } from "../ipam/types";
 import { SPACES } from "../pool-names";
 
 /** What the program requests by value, in its first turn of the event loop: before its first `await`. */
 export interface Declared {
   /** See `Request`. */
-  declared: Extent[];
+  declared: ValueRange[];
   /**
    * Whether a resource of the stack releases the values of its lease in this run. Not so if the program does not declare it, or leaves the
    * choice to the pool, because then it keeps them. undefined: not known.
    */
-  movesAway(holder: Pick<Lease, "pool" | "owner" | "extents">): boolean | undefined;
+  movesAway(holder: Pick<Lease, "pool" | "owner" | "ranges">): boolean | undefined;
 }
 
 /** Whether the program declares the resource in its first turn. `text`: see `DescribedProgram`. */
@@ -38,11 +38,11 @@ function toDeclared(requested: Requested): Declared {
   const values = new Set([...requested.values()].flat(2).filter((value) => value !== undefined));
   return {
     declared: [...values].map((value) => ({ first: value, last: value })),
-    movesAway: ({ pool, owner, extents }) => {
+    movesAway: ({ pool, owner, ranges }) => {
       if (pool.startsWith(SPACES)) return undefined; // Ranges are not among the requested values.
       const requests = requested.get(hashResource(owner)) ?? [[]];
       const isHeld = (value?: bigint) =>
-        value !== undefined && extents.some(({ first, last }) => first <= value && value <= last);
+        value !== undefined && ranges.some(({ first, last }) => first <= value && value <= last);
       if (requests.some((each) => each.length === 0 || each.some(isHeld))) return false;
       return requests.flat().includes(undefined) ? undefined : true;
     },

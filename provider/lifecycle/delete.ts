@@ -24,6 +24,7 @@ import {
   type TakenLease,
   throwFenced,
 } from "./lease";
+import { findSenders, heldForWays, leaveMesh } from "./mesh";
 import { configuredTargets, hostIds, removedTargets } from "./target-hosts";
 import { pickInputs, type Values } from "./values";
 
@@ -40,12 +41,13 @@ export async function removeAndRelease(
   clean: string[],
 ): Promise<void> {
   const inputs = pickInputs(def, props);
+  owned = await leaveMesh(def, deps, pool, props, owned);
   const released =
     def.host?.containerLeases && owned.childPool ? await releaseContainerLeases(pool, owned.childPool) : [];
   // The resource stays, so its pool is opened again, with the leases of containers. If hosts were changed, so does the mark of the delete.
   const restore = async (changes: Changes): Promise<void> => {
     const childPool = buildChildPool(def, inputs);
-    const data = buildLeaseData(def, inputs, owned.run, clean);
+    const data = buildLeaseData(def, inputs, owned.run, readLeaseData(owned), clean);
     await changeOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
     if (released.length > 0) await pool.ipam.importLeases(released);
   };
@@ -59,7 +61,7 @@ export async function removeAndRelease(
   const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
   if (unreachable) await keepReserved(hostIds(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
   else if (isRangeReserved) await keepReserved([], deps, pool, owned);
-  else await releaseOwned(pool, owned);
+  else if (!(await keepForSenders(def, deps, pool, props, owned))) await releaseOwned(pool, owned);
 }
 
 /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
@@ -175,6 +177,24 @@ async function keepReserved(
   const data = { ...readLeaseData(lease), forgotten: hosts };
   await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
   deps.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
+}
+
+/** Keeps the id of a deleted runner while hosts may still send directly to it. false: there are none. The up that changes the last of them releases it. */
+async function keepForSenders(
+  def: Definition,
+  deps: Dependencies,
+  pool: RunPlan,
+  props: Values,
+  lease: OwnedLease & Lease,
+): Promise<boolean> {
+  const senders = await findSenders(def, pool, props, lease);
+  if (senders.length === 0) return false;
+  const data = { ...readLeaseData(lease), ...heldForWays(senders) };
+  await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
+  deps.warn(
+    `${shortName(lease.owner)} is deleted, but its id stays reserved until ${senders.map(({ owner }) => shortName(owner)).join(", ")} can be changed by an up: their hosts still have it as a peer.`,
+  );
+  return true;
 }
 
 function describeKept(hosts: string[], { message }: OverlayError): string {

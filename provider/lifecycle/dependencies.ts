@@ -1,13 +1,15 @@
 import type { Fleet } from "../host/fleet";
-import type { RunPlan } from "../ipam/run-plan";
-import type { Extent, Lease, OfferOptions, Tenant } from "../ipam/types";
+import type { OfferOptions, RunPlan } from "../ipam/run-plan";
+import type { Lease, Tenant, ValueRange } from "../ipam/types";
 import type { TenantDefaults } from "../resource";
+import type { MeshRunners } from "./mesh";
 
 /** What the lifecycle gets from outside. `runtime.ts` and the command line build it; tests have fakes. */
 export interface Dependencies {
   /** Rejects with STORE_UNAVAILABLE, for the rest of the run, if the store does not answer. */
   pool(): Promise<RunPlan>;
   fleet: Fleet;
+  mesh: MeshRunners;
   /** `forget`: an unreachable host does not block a delete; its addresses stay reserved. */
   unreachableOnDelete: "fail" | "forget";
   tenantDefaults: TenantDefaults;
@@ -42,13 +44,13 @@ export interface Caller {
   secretInputs?: string[] | undefined;
   /** This run has checked it with its old state before. Pulumi checks a replacement a second time, without the old state. */
   isReplacement?: boolean | undefined;
-  /** The extents that it had until this run deleted it, to create it again. */
-  preferred?: Extent[] | undefined;
+  /** The ranges that it had until this run deleted it, to create it again. */
+  preferred?: ValueRange[] | undefined;
   /** Its name in the state, if this run has compared it with that. */
   formerName?: string | undefined;
   movesAway?: OfferOptions["movesAway"] | undefined;
   /** See `Request`. */
   program?: string | undefined;
   /** See `Request`. */
-  declared?: Extent[] | undefined;
+  declared?: ValueRange[] | undefined;
 }

@@ -3,24 +3,32 @@ import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, hostId } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
 import type { RunPlan } from "../ipam/run-plan";
-import { formatDifference } from "../network/kinds";
+import type { Ipam } from "../ipam/types";
 import type { DesiredState, Item } from "../network/model/items";
 import { publicKey } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
-import { type Definition, type TargetHost, targetsOf, type Underlays } from "../resource";
-import { importContainerLeases, offerContainerLeases } from "./container-leases";
+import { planPhases } from "../network/plan/tunnel-change";
+import type { MeshPeer } from "../network/plan/tunnels/tunnel";
+import { type Definition, type TargetHost, type TunnelChange, targetsOf, type Underlays } from "../resource";
+import { importContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
+import { findPeers } from "./mesh-peers";
 import { findOwnersOn } from "./owners-on-host";
+import { beginTunnel, changeTunnel, storeTunnelEnd } from "./tunnel";
 import type { Values } from "./values";
 
-/** What the lifecycle does on hosts: asks them, brings them to the desired state, reads drift, and leases addresses of containers. */
+/** What the lifecycle does on hosts: asks them, brings them to the desired state, and probes what it has made. */
 
 /** Items by role. */
-const planItems = (def: Definition, props: Values, underlays: Underlays): Record<string, Item[]> =>
-  def.host?.plan(props, underlays) ?? {};
+export const planItems = (
+  def: Definition,
+  props: Values,
+  underlays: Underlays,
+  peers: MeshPeer[] = [],
+): Record<string, Item[]> => def.host?.plan(props, underlays, peers) ?? {};
 
-function desiredState(
+export function desiredState(
   def: Definition,
   props: Values,
   { uid, owner, store }: Omit<OwnedLease, "run">,
@@ -80,7 +88,7 @@ interface KnownUnderlays {
   unknown?: OverlayError;
 }
 
-async function askOrRecall(
+export async function askOrRecall(
   deps: Pick<Dependencies, "fleet">,
   targets: TargetHost[],
   props: Values,
@@ -119,7 +127,7 @@ async function planRemoval(
 /** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
 export async function desiredStates(
   def: Definition,
-  deps: Pick<Dependencies, "fleet">,
+  deps: Pick<Dependencies, "fleet"> & { ipam: Ipam },
   props: Values,
   owned: Omit<OwnedLease, "run">,
   isDeleted: boolean,
@@ -132,7 +140,8 @@ export async function desiredStates(
     }));
     return Promise.all(states);
   }
-  const plan = planItems(def, props, await askHosts(def, deps, props));
+  const underlays = await askHosts(def, deps, props);
+  const plan = planItems(def, props, underlays, await findPeers(def, deps.ipam, props, underlays.runner));
   return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
@@ -159,13 +168,15 @@ export async function apply(
   owned: OwnedLease,
   underlays: Underlays,
 ): Promise<Values> {
-  const plan = planItems(def, props, underlays);
-  const seen = await applyToTargets(deps, targetsOf(def, props), ({ role, connection }) => ({
-    ...desiredState(def, props, owned, plan[role] ?? []),
-    fence: () => fence(pool, owned),
-    isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
-    ownersHere: () => findOwnersOn(pool.ipam, connection),
-  }));
+  const peers = await findPeers(def, pool.ipam, props, underlays.runner);
+  const plan = planItems(def, props, underlays, peers);
+  const end = def.host?.tunnelEnd?.(props, underlays);
+  const former = end && (await beginTunnel(pool, owned, end));
+  const request = (target: TargetHost, items: Item[]) => buildRequest(def, pool, props, owned, target, items);
+  const change = former && def.host?.tunnelChange?.(props, former, underlays);
+  const seen = change
+    ? await applyTunnelChange(def, deps, props, change, plan, peers, request)
+    : await applyToTargets(deps, targetsOf(def, props), (target) => request(target, plan[target.role] ?? []));
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
   await importContainerLeases(def, deps, pool, props, seen);
@@ -177,8 +188,68 @@ export async function apply(
       "Look for a firewall that drops UDP between the hosts, or a smaller MTU on the way (set mtu); verify: false skips this.",
     );
   }
+  if (end) await storeTunnelEnd(pool, owned, end);
   await pool.ipam.touch(owned.pool, owned.leaseId);
-  return { ...def.host?.report?.(props, underlays), drift: foreign };
+  return { ...(end && { tunnelEnd: end }), ...def.host?.report?.(props, underlays), drift: foreign };
+}
+
+const buildRequest = (
+  def: Definition,
+  pool: RunPlan,
+  props: Values,
+  owned: OwnedLease,
+  { connection }: TargetHost,
+  items: Item[],
+): ApplyRequest => ({
+  ...desiredState(def, props, owned, items),
+  fence: () => fence(pool, owned),
+  isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
+  ownersHere: () => findOwnersOn(pool.ipam, connection),
+});
+
+/** Brings the runner's host alone to the desired state, with these peers. */
+export async function applyPeers(
+  def: Definition,
+  deps: Dependencies,
+  pool: RunPlan,
+  props: Values,
+  owned: OwnedLease,
+  underlays: Underlays,
+  peers: MeshPeer[],
+): Promise<void> {
+  const target = targetsOf(def, props).find(({ role }) => role === "runner")!;
+  const { runner = [] } = planItems(def, props, underlays, peers);
+  await deps.fleet.apply(target.connection, buildRequest(def, pool, props, owned, target, runner));
+}
+
+/** Phase by phase, because packets pass meanwhile. */
+async function applyTunnelChange(
+  def: Definition,
+  deps: Dependencies,
+  props: Values,
+  { former, beside, ...scripts }: TunnelChange<Values>,
+  target: Record<string, Item[]>,
+  peers: MeshPeer[],
+  request: (target: TargetHost, items: Item[]) => ApplyRequest,
+): Promise<InspectResult[]> {
+  const before = planItems(def, former, await askHosts(def, deps, former), peers);
+  const ends = (plan: Record<string, Item[]>) => ({ hub: plan.hub ?? [], runner: plan.runner ?? [] });
+  const targets = targetsOf(def, props);
+  const at = (role: string): TargetHost => targets.find((each) => each.role === role)!;
+  const seen = await changeTunnel(
+    planPhases(ends(before), ends(target), beside),
+    { ...scripts, what: `The new tunnel of ${def.id(props)}` },
+    {
+      apply: (role, items) => deps.fleet.apply(at(role).connection, request(at(role), items)),
+      has: async (role, items) => {
+        const { differences } = await deps.fleet.inspect(at(role).connection, request(at(role), items));
+        return differences.length === 0;
+      },
+      run: (script) => deps.fleet.run(at("runner").connection, script),
+      warn: deps.warn,
+    },
+  );
+  return targets.flatMap(({ role }) => seen.get(role) ?? []);
 }
 
 /** Conflicting objects of other programs that remain after an apply: we never remove them, so they stay drift. */
@@ -186,7 +257,8 @@ const foreignObjects = (targets: TargetHost[], seen: InspectResult[]): string[] 
   targets.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => formatDrift(connection, text)));
 
 /** Text from hosts is escaped: it must neither control the terminal nor imitate a line of Pulumi's output. */
-const formatDrift = (connection: Connection, text: string): string => escapeLine(`${hostId(connection)}: ${text}`);
+export const formatDrift = (connection: Connection, text: string): string =>
+  escapeLine(`${hostId(connection)}: ${text}`);
 
 /**
  * Removes the items of this lease from these hosts: those in its records, or the planned ones where a record is lost. Adds each host
@@ -314,7 +386,7 @@ async function forEachTarget<T>(
 }
 
 /** Returns what does not work; undefined: the probe succeeded, or there is none. */
-async function runProbe(
+export async function runProbe(
   def: Definition,
   deps: Dependencies,
   props: Values,
@@ -335,50 +407,4 @@ async function runProbe(
   if (!failed) return failure(probe.shows);
   const other = await deps.fleet.run(connectionOf(failed.unlessFails.role), failed.unlessFails.script);
   return other.code === 0 ? failure(failed.shows) : undefined;
-}
-
-export const NOT_READ = "could not be read";
-export const NOT_COMPARED = "was not compared";
-
-/** Differences between hosts and plan, as text. A host that cannot be read counts as a difference, and does not hide those of the others. */
-export async function readDrift(
-  def: Definition,
-  deps: Dependencies,
-  pool: RunPlan,
-  props: Values,
-  owned: Omit<OwnedLease, "run">,
-): Promise<{ found: string[]; isComplete: boolean }> {
-  const targets = targetsOf(def, props);
-  const { underlays, errors, unknown } = await askOrRecall(deps, targets, props);
-  const plan = unknown ? {} : planItems(def, props, underlays);
-  let isComplete = true;
-  // Only the code: the text has the number of attempts, which would differ in every refresh.
-  const describeUnread = (error: unknown): string => {
-    if (!isOverlayError(error)) throw error;
-    isComplete = false;
-    return `${NOT_READ} (${error.code})`;
-  };
-  const neighbours: string[] = [];
-  const read = async ({ role, connection }: TargetHost): Promise<string[]> => {
-    if (errors.has(role)) return [describeUnread(errors.get(role))];
-    if (unknown) return [`${NOT_COMPARED}, because another host of the resource could not be read`];
-    const request = {
-      ...desiredState(def, props, owned, plan[role] ?? []),
-      isLeaseGone: (uid: string) => isLeaseGone(pool, owned, uid),
-      ownersHere: () => findOwnersOn(pool.ipam, connection),
-    };
-    try {
-      const seen = await deps.fleet.inspect(connection, request);
-      neighbours.push(...seen.neighbours);
-      const unleased = await offerContainerLeases(def, pool, props, [seen]);
-      return [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
-    } catch (error) {
-      return [describeUnread(error)];
-    }
-  };
-  const texts = targets.map(async (target) => (await read(target)).map((text) => formatDrift(target.connection, text)));
-  const found = (await Promise.all(texts)).flat();
-  if (found.length > 0) return { found, isComplete };
-  const failure = await runProbe(def, deps, props, underlays, neighbours).catch(describeUnread);
-  return { found: failure === undefined ? [] : [failure], isComplete };
 }

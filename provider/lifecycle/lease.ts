@@ -8,6 +8,7 @@ import {
   dataEntries,
   type Json,
   type Lease,
+  PLAIN_DETAILS,
   type Request,
   type StoreIdentity,
 } from "../ipam/types";
@@ -25,17 +26,33 @@ export function buildRequest(def: Definition, inputs: Values): Request {
 
 /** The child pool of its lease. */
 export const buildChildPool = (def: Definition, inputs: Values) =>
-  def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
+  def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.rangesFromProps(inputs));
 
-/** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. */
-export const buildLeaseData = (def: Definition, inputs: Values, run: string, clean: string[] = []) => ({
+/** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. `tunnel`, `ways`: see tunnel-end.ts, mesh-peers.ts; they stay. */
+export const buildLeaseData = (
+  def: Definition,
+  inputs: Values,
+  run: string,
+  { tunnel, ways }: LeaseData = {},
+  clean: string[] = [],
+) => ({
   run,
+  ...(tunnel !== undefined && { tunnel }),
+  ...(ways !== undefined && { ways }),
   ...(def.nameInput && { name: String(inputs[def.nameInput]) }),
   ...def.leaseData?.(inputs),
   ...(clean.length > 0 && { clean }),
 });
 
-export const readLeaseData = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
+interface LeaseData {
+  run?: Json;
+  name?: Json;
+  clean?: Json;
+  tunnel?: Json;
+  ways?: Json;
+}
+
+export const readLeaseData = (lease: Lease): LeaseData => dataEntries(lease);
 
 export const findLeaseInState = (def: Definition, pool: RunPlan, props: Values): Promise<Lease | undefined> =>
   pool.ipam.find({ pool: buildRequest(def, pickInputs(def, props)).pool, leaseId: String(props.leaseId) });
@@ -51,16 +68,16 @@ export async function leaseInState(def: Definition, pool: RunPlan, props: Values
 export function diffLease(def: Definition, olds: Values, news: Values, lease: Lease): Changes {
   const [before, after] = [buildRequest(def, olds), buildRequest(def, news)];
   const childPool = buildChildPool(def, news);
-  const [extentsBefore, extents] = [def.extentsFromProps(olds), def.extentsFromProps(news)];
+  const [rangesBefore, ranges] = [def.rangesFromProps(olds), def.rangesFromProps(news)];
   // Names that are not from the resource, such as that of the container that uses the address.
   const otherNames = lease.names?.filter((name) => !before.names?.includes(name)) ?? [];
   return {
     owner: after.owner,
     names: [...new Set([...otherNames, ...(after.names ?? [])])],
-    labels: after.labels ?? {},
+    ...Object.fromEntries(PLAIN_DETAILS.map((name) => [name, after[name] ?? null])),
     ...(childPool && { childPool }),
     tenant: after.tenant ?? null,
-    ...(!isEqual(extentsBefore, extents) && { extents }),
+    ...(!isEqual(rangesBefore, ranges) && { ranges }),
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,
     }),
@@ -104,7 +121,7 @@ export async function takeOverLease(
   clean: string[] = [],
 ): Promise<TakenLease> {
   const run = randomUUID();
-  const data = buildLeaseData(def, inputs, run, clean);
+  const data = buildLeaseData(def, inputs, run, readLeaseData(before), clean);
   const lease = await changeOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data });
   const store = await readStoreId(pool);
   return { ...lease, run, store, stamp: makeStamp(store, lease) };
@@ -175,7 +192,7 @@ export async function rejectLostStore(def: Definition, pool: RunPlan, olds: Valu
   if (await hasEnded(pool, from, olds)) return;
   if (parseStamp(olds)) throw notRecoveredError(def, olds, from);
   // An address space always exists; a resource in it has opened a pool.
-  const name = from.startsWith(SPACES) ? def.childPool!(olds, def.extentsFromProps(olds)).name : from;
+  const name = from.startsWith(SPACES) ? def.childPool!(olds, def.rangesFromProps(olds)).name : from;
   if (await findSpec(pool.ipam, name)) return;
   throw new OverlayError(
     "STORE_LOST",

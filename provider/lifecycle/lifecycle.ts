@@ -1,15 +1,16 @@
 import { randomUUID } from "node:crypto";
-import { escapeLine, isOverlayError, OverlayError } from "../errors";
+import { escapeLine, isOverlayError } from "../errors";
 import { toTimeText } from "../format-time";
+import { findSpec } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import { type Extent, isCommitted, isWithinQuota, type Lease } from "../ipam/types";
-import { isSameStack, shortName } from "../owner";
-import { describePool, RUNNERS } from "../pool-names";
+import { isCommitted, isWithinQuota, type Lease, type ValueRange } from "../ipam/types";
+import { shortName } from "../owner";
 import { type Definition, shownOutputs, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
-import { apply, askHosts, cleanRemovedHosts, NOT_COMPARED, NOT_READ, readDrift, underlaysInState } from "./hosts";
+import { NOT_COMPARED, NOT_READ, readDrift } from "./drift";
+import { apply, askHosts, cleanRemovedHosts, underlaysInState } from "./hosts";
 import {
   buildChildPool,
   buildLeaseData,
@@ -21,11 +22,15 @@ import {
   makeStamp,
   type OwnedLease,
   overtakenError,
+  readLeaseData,
   readStoreId,
   rejectLostStore,
   rejectOlderStore,
   takeOverLease,
 } from "./lease";
+import { joinMesh, leaveMesh } from "./mesh";
+import { compareWays, findPeers, meshPool, readWays } from "./mesh-peers";
+import { mayHaveUndeclaredBeside, refuseUndeclaredPool, warnOfUndeclaredBeside } from "./removals";
 import {
   configuredTargetsBefore,
   findCleanHosts,
@@ -73,8 +78,10 @@ export class Lifecycle {
   readonly #formerOwners = new Map<string, string>();
   /** Owners that were in the state when this run checked them first. */
   readonly #existing = new Set<string>();
-  /** Extents of resources that this run has deleted: if it creates them again, they get the same if possible. */
-  readonly #released = new Map<string, Extent[]>();
+  /** Ranges of resources that this run has deleted: if it creates them again, they get the same if possible. */
+  readonly #released = new Map<string, ValueRange[]>();
+  /** By pool: whether a delete beside a resource would fail. */
+  readonly #besideChecked = new Set<string>();
   /** Owner → name in the state, of resources that this run may delete and create again. */
   readonly #formerNames = new Map<string, string>();
 
@@ -83,7 +90,7 @@ export class Lifecycle {
     private readonly deps: Dependencies,
   ) {}
 
-  check(caller: Caller, olds: Values | undefined, news: Values): Promise<Checked> {
+  async check(caller: Caller, olds: Values | undefined, news: Values): Promise<Checked> {
     const { owner, dryRun } = caller;
     this.#dryRun = dryRun;
     this.#declares = caller.declares;
@@ -95,7 +102,9 @@ export class Lifecycle {
       isReplacement: this.#existing.has(owner),
     };
     if (olds) this.#existing.add(owner);
-    return check(this.def, this.deps, { ...caller, ...known }, olds, news);
+    const checked = await check(this.def, this.deps, { ...caller, ...known }, olds, news);
+    if (dryRun && !olds && checked.failures.length === 0) await this.#showJoin(caller, checked.inputs);
+    return checked;
   }
 
   async diff(olds: Values, news: Values): Promise<DiffResult> {
@@ -114,14 +123,44 @@ export class Lifecycle {
     if (typeof lease === "object" && !hasUnknown) await this.#refuseUndeclared(lease, news);
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
     const hasNewInputs = changedInputs(this.def, olds, news).length > 0;
+    const isBehind = typeof lease === "object" && !hasNewInputs && (await this.#isBehind(lease, { ...olds, ...news }));
     return {
       hasNewInputs,
-      changes: hasNewInputs || isLost || drift.length > 0 || isDeleteUnfinished || (await this.#isTokenInvalid(olds)),
+      changes:
+        hasNewInputs ||
+        isLost ||
+        drift.length > 0 ||
+        isDeleteUnfinished ||
+        isBehind ||
+        (await this.#isTokenInvalid(olds)),
       replaces: isLost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
       deleteBeforeReplace:
         replaces.length > 0 && !(!hasUnknown && this.def.createBeforeDelete && (await this.#hasRoom(news))),
     };
+  }
+
+  /** In the preview of a runner that joins a mesh: which hosts an up changes, too. */
+  async #showJoin({ owner }: Caller, inputs: Values): Promise<void> {
+    const pool = meshPool(this.def, inputs);
+    if (pool === undefined || unknownPaths(inputs).length > 0) return;
+    const { ipam } = await this.deps.pool();
+    const isOpen = (await findSpec(ipam, pool)) !== undefined; // in the preview of a new network it is not
+    const others = isOpen ? await findPeers(this.def, ipam, inputs, { underlayIp: "" }) : [];
+    const names = others.map(({ name }) => name);
+    if (names.length > 0)
+      this.deps.note(
+        `${shortName(owner)} joins the mesh of ${names.length} runners, whose hosts get it as a peer: ${names.join(", ")}.`,
+      );
+  }
+
+  /** Whether its host lacks direct ways of its mesh. If nothing else changes, later creates and deletes of this run change its peers. */
+  async #isBehind(lease: Lease, props: Values): Promise<boolean> {
+    if (meshPool(this.def, props) === undefined) return false;
+    this.deps.mesh.add(this.def, props); // before the leases are read: see `joinMesh`
+    const lacks = compareWays(readWays(lease), await findPeers(this.def, (await this.deps.pool()).ipam, props));
+    for (const text of lacks) this.deps.note(`${shortName(lease.owner)}: its host ${text}.`);
+    return lacks.length > 0;
   }
 
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
@@ -131,8 +170,7 @@ export class Lifecycle {
     const childPool = buildChildPool(def, inputs);
     const request = {
       ...buildRequest(def, inputs),
-      data: buildLeaseData(def, inputs, run),
-      values: def.extentsFromProps(inputs),
+      values: def.rangesFromProps(inputs),
       ...(childPool && { childPool }),
     };
     const { owner } = request;
@@ -141,7 +179,8 @@ export class Lifecycle {
     const targets = targetsOf(def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.
     const earlier = targets.length > 0 ? await pool.ipam.find({ pool: request.pool, owner }) : undefined;
-    const lease = await pool.claim(request);
+    const data = buildLeaseData(def, inputs, run, earlier && readLeaseData(earlier));
+    const lease = await pool.claim({ ...request, data });
     const store = await readStoreId(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(store, lease) };
     const before = earlier && isCommitted(earlier) ? targets : [];
@@ -186,13 +225,18 @@ export class Lifecycle {
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
+    deps.mesh.remove(owned.owner);
+    if (meshPool(def, news) === undefined) await leaveMesh(def, deps, pool, olds, owned);
     const kept = Object.keys(def.outputs.shape).filter((key) => !shownOutputs(def).includes(key));
     const outputs = Object.fromEntries(kept.map((key) => [key, olds[key]]));
     outputs.underlays = underlaysInState(olds);
+    if (olds.tunnelEnd) outputs.tunnelEnd = olds.tunnelEnd;
     const props = { ...outputs, ...news, leaseId: owned.leaseId, uid: owned.uid, ...owned.stamp };
     const wasDeleting = lease.deletingSince !== undefined;
-    if (!wasDeleting && hasNoHostEffect(def, olds, news))
+    if (!wasDeleting && hasNoHostEffect(def, olds, news)) {
+      await joinMesh(def, deps, pool, props, owned);
       return { ...props, ...(await this.#leaseOutputs(pool, props, owned)), drift: [] };
+    }
     const removed = removedTargets(def, olds, news, clean);
     const before = configuredTargetsBefore(def, olds, news, clean);
     const pending = { ...props, pendingCleanup: removed.map(formatTarget) };
@@ -223,7 +267,7 @@ export class Lifecycle {
       },
     );
     if (!owned) return deleteWithoutLease(def, deps, pool, props);
-    this.#released.set(lease.owner, lease.extents);
+    this.#released.set(lease.owner, lease.ranges);
     await removeAndRelease(def, deps, pool, props, owned, clean);
   }
 
@@ -245,6 +289,7 @@ export class Lifecycle {
       const underlays = hasHosts ? await askHosts(this.def, this.deps, props, true) : {};
       if (hasHosts) seen = { underlays };
       const reported = hasHosts ? await apply(this.def, this.deps, pool, props, owned, underlays) : { drift: [] };
+      await joinMesh(this.def, this.deps, pool, props, owned);
       if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();
       const outputs = await this.#leaseOutputs(pool, props, owned);
       return { ...props, ...reported, ...outputs, ...seen, ...(await finish()) };
@@ -259,7 +304,9 @@ export class Lifecycle {
   async #storeCleanHosts(pool: RunPlan, props: Values, owned: OwnedLease, before: TargetHost[]): Promise<void> {
     const clean = findCleanHosts(this.def, this.deps.fleet, props, owned.uid, before);
     if (clean.length === 0) return;
-    const data = buildLeaseData(this.def, pickInputs(this.def, props), owned.run, clean);
+    const inputs = pickInputs(this.def, props);
+    const lease = await pool.ipam.find({ pool: owned.pool, leaseId: owned.leaseId }).catch(() => undefined);
+    const data = buildLeaseData(this.def, inputs, owned.run, lease && readLeaseData(lease), clean);
     await changeOwned(pool, owned, { data }).catch(() => {});
   }
 
@@ -278,13 +325,14 @@ export class Lifecycle {
     }
   }
 
-  /** Refuses to stay in the pool of a resource that this up deletes, because that delete would fail. Pulumi asks no provider about deletes in preview. */
   async #refuseUndeclared(lease: Lease, news: Values): Promise<void> {
-    if (!this.#declares || buildRequest(this.def, news).pool !== lease.pool) return;
+    const declares = this.#declares;
+    if (!declares || buildRequest(this.def, news).pool !== lease.pool) return;
     const pool = await this.deps.pool();
-    const opener = await pool.ipam.find({ name: lease.pool });
-    if (!opener || !isCommitted(opener) || !isSameStack(opener.owner, lease.owner)) return;
-    if (!this.#declares(opener.owner) && !pool.isInRun(opener)) throw undeclaredError(lease, opener);
+    await refuseUndeclaredPool(pool, lease, declares);
+    if (this.#besideChecked.has(lease.pool) || !mayHaveUndeclaredBeside(lease, declares)) return;
+    this.#besideChecked.add(lease.pool);
+    await warnOfUndeclaredBeside(pool, lease, declares, this.deps);
   }
 
   /** Whether the pool has room for the old lease and the new one. The offer that `check` made for the new one is counted. */
@@ -322,15 +370,6 @@ export class Lifecycle {
     }
   }
 }
-
-const undeclaredError = ({ owner, pool }: Lease, opener: Lease): OverlayError =>
-  new OverlayError(
-    "POOL_IN_USE",
-    `${shortName(owner)} is in ${describePool(pool)}, but the program no longer declares ${shortName(opener.owner)}, whose delete would fail.`,
-    pool.startsWith(RUNNERS)
-      ? `A reservation on any runner moves with \`pulumi up --replace URN\`, once that runner is declared again with \`cordon: true\` (docs/draining.md). Else remove ${shortName(owner)} from the program, too.`
-      : `Remove ${shortName(owner)} from the program, too, or declare ${shortName(opener.owner)} again.`,
-  );
 
 /** Why an up failed. Only an up that succeeds takes it out of the drift. */
 const NOT_APPLIED = "not applied: ";

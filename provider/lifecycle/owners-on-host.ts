@@ -37,7 +37,7 @@ export async function findOwnersOn(ipam: Ipam, connection: Connection): Promise<
   const pools = places.size > 0 ? (await listSpecs(ipam)).filter(({ name }) => name.startsWith(IP_POOLS)) : [];
   for (const lease of (await Promise.all(pools.map(({ name }) => leasesIn(name)))).flat())
     if (places.has(carrier.parse(lease.data)))
-      owners.push({ network: formatIp(lease.extents[0]!.first), uid: lease.uid });
+      owners.push({ network: formatIp(lease.ranges[0]!.first), uid: lease.uid });
   return owners;
 }
 

@@ -1,7 +1,7 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { findSpec, listSpecs } from "../ipam/interface";
-import type { Extent, Ipam, PoolSpec, Request } from "../ipam/types";
+import type { Ipam, PoolSpec, Request, ValueRange } from "../ipam/types";
 import {
   capitalize,
   describePool,
@@ -104,10 +104,10 @@ export async function findSpecPage(
 export const addressPools = async (context: Context, prefix = ""): Promise<PoolSpec[]> =>
   (await listSpecs(context.pool, { prefix })).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
 
-export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
-  extents.some((extent) => overlaps(extent, singleValue(value)));
+export const hasInRange = ({ ranges }: PoolSpec, value: bigint): boolean =>
+  ranges.some((range) => overlaps(range, singleValue(value)));
 
-export const singleValue = (value: bigint): Extent => ({ first: value, last: value });
+export const singleValue = (value: bigint): ValueRange => ({ first: value, last: value });
 
 /** The pools that can give out this address, without those where it is in the block of a child pool; also those of other tenants. */
 export async function findPoolsOf(pool: Ipam, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
@@ -157,7 +157,7 @@ export function requestedChoice(
 ): Pick<Request, "values" | "range" | "secondRange"> {
   const value = requestedValue(spec, { ip, port });
   if (value !== undefined) return { values: [value, ...(ip6 === undefined ? [] : [ip6])].map(singleValue) };
-  const [main, ...others] = runner?.layouts.map(({ extent }) => extent) ?? [];
+  const [main, ...others] = runner?.layouts.map(({ range }) => range) ?? [];
   return main && others.length > 0 ? { range: main, secondRange: others } : {};
 }
 

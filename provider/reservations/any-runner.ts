@@ -109,8 +109,8 @@ async function limitRoom(pool: Ipam, places: AddressPool[], room: Map<string, nu
 async function countRoom(pool: Ipam, { pool: name, runner }: AddressPool, most: number): Promise<number> {
   const quarantined = (await findUsage(pool, name))?.quarantined ?? 0;
   let least = most;
-  for (const { extent: range } of runner!.layouts) {
-    const free = await pool.freeExtents(name, { range, limit: most });
+  for (const { range } of runner!.layouts) {
+    const free = await pool.freeRanges(name, { range, limit: most });
     const values = free.reduce((sum, { first, last }) => sum + last - first + 1n, BigInt(quarantined));
     if (values < BigInt(least)) least = Number(values);
   }

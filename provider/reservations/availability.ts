@@ -1,7 +1,7 @@
 import { exactNumber, parseRange } from "../addressing/ip";
-import { isBoundary } from "../ipam/extents";
 import { findSpec, findUsage } from "../ipam/interface";
-import type { Extent, PoolSpec } from "../ipam/types";
+import { isBoundary } from "../ipam/ranges";
+import type { PoolSpec, ValueRange } from "../ipam/types";
 import { addressPool, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { storedRunner } from "../resources/runner-subnet";
@@ -65,18 +65,18 @@ async function findSpecs(context: Context, input: AvailableInput): Promise<SpecP
   return { specs: [(await findSpec(context.pool, place.pool)) ?? place.spec] };
 }
 
-/** Reads as many free extents as there are addresses to list at most: a subnet may have 2^64. */
+/** Reads as many free ranges as there are addresses to list at most: a subnet may have 2^64. */
 async function listFree({ pool }: Context, spec: PoolSpec, limit: number): Promise<string[]> {
   const range = mainSubnet(spec);
-  const extents = await pool.freeExtents(spec.name, { limit, ...(range && { range }) });
+  const ranges = await pool.freeRanges(spec.name, { limit, ...(range && { range }) });
   const addresses: string[] = [];
-  for (const { first, last } of extents)
+  for (const { first, last } of ranges)
     for (let value = first; value <= last && addresses.length < limit; value++)
       if (!(spec.avoidBoundaryIps && isBoundary(value))) addresses.push(formatValue(value));
   return addresses;
 }
 
-function mainSubnet(spec: PoolSpec): Extent | undefined {
+function mainSubnet(spec: PoolSpec): ValueRange | undefined {
   if (!runnerOfPool(spec.name)) return undefined;
   const [cidr] = parseSettings(storedRunner, spec).subnets;
   return parseRange(cidr!);

@@ -9,9 +9,6 @@ import type { AddressInput } from "./inputs";
 import { formatValue, isPort } from "./leases";
 import { findLeases } from "./search";
 
-/** More than a pool keeps. */
-const MOST_EVENTS = 20_000;
-
 /** One change of a pool, for JSON. */
 export interface Change {
   at: string;
@@ -30,7 +27,7 @@ export interface Change {
 export const describeEvent = ({
   at,
   what,
-  extents,
+  ranges,
   pool,
   owner,
   usedBy,
@@ -42,7 +39,7 @@ export const describeEvent = ({
 }: Event): Change => ({
   at: formatTime(at),
   what,
-  value: extents
+  value: ranges
     .map(({ first, last }) =>
       first === last
         ? formatValue(first)
@@ -86,12 +83,12 @@ export async function historyOfAddress(context: Context, input: AddressInput): P
     context,
     specs.map((spec) => spec.name),
   );
-  return events.filter(({ extents }) => extents.some(({ first, last }) => first <= input.ip && input.ip <= last));
+  return events.filter(({ ranges }) => ranges.some(({ first, last }) => first <= input.ip && input.ip <= last));
 }
 
 async function readHistory(context: Context, names: string[]): Promise<Event[]> {
   const events: Event[] = [];
-  for (const name of names) events.push(...(await historyOf(context.pool, name, { limit: MOST_EVENTS })));
+  for (const name of names) events.push(...(await historyOf(context.pool, name)));
   return events.filter((event) => isVisible(event, context)).sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
 }
 

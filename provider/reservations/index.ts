@@ -15,7 +15,7 @@ export * from "./inputs";
 export {
   type AddressLease,
   describeLease,
-  formatExtents as extentsText,
+  formatRanges as rangesText,
   ipOf,
   isImported,
   isOfStack,
@@ -24,7 +24,6 @@ export {
 export { free, type Released, release, releaseByContainer, releaseByToken } from "./release";
 export { type Reservation, reserve, reserveMany } from "./reserve";
 export * from "./runner-report";
-export * from "./runners";
 export * from "./runners";
 export * from "./search";
 export { createPool, deletePool } from "./service-pools";

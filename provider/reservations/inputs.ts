@@ -76,7 +76,7 @@ export const reserveInput = z.object({
   /** In the tenant's own pool of this type, which is made at first use. */
   type: resourceName.optional(),
   tenant: tenantText.optional(),
-  count: integerBetween(1, 256, "addresses from 1 to 256").optional(),
+  count: integerBetween(1, 64, "addresses from 1 to 64").optional(),
   ttl: ttl.optional(),
   vm,
   by: plainName.optional(),
@@ -113,7 +113,7 @@ export const searchInput = z.object({
   ip: ip.optional(),
   owner: z.string().optional(),
   by: plainName.optional(),
-  labels: z.array(label).optional(),
+  labels: z.array(label).max(20).optional(),
   tenant: tenantOrText.optional(),
   state: z.enum(["offered", "reserved", "used", "quarantined"]).optional(),
   limit: limit.optional(),
@@ -139,7 +139,7 @@ export const runnerInput = z.object({ network: resourceName.optional(), runner: 
 
 const workloads = z
   .array(z.object({ name: plainName, ip, ip6: ip.optional() }))
-  .max(10_000)
+  .max(4000)
   .optional();
 
 /** What runs on a runner. */

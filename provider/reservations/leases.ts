@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { formatTime } from "../format-time";
-import type { Extent, Lease, Tenant } from "../ipam/types";
+import type { Lease, Tenant, ValueRange } from "../ipam/types";
 import { COMMAND_LINE, formatTenant, isStackOwner } from "../owner";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
@@ -51,10 +51,10 @@ export const IMPORTED_LABEL = { [IMPORTED]: "true" };
 export const isPort = (value: bigint): boolean => value <= 65_535n;
 
 export const formatValue = (value: bigint): string => (isPort(value) ? String(value) : formatIp(value));
-export const formatExtents = (extents: Extent[]): string => extents.map(({ first }) => formatValue(first)).join(", ");
+export const formatRanges = (ranges: ValueRange[]): string => ranges.map(({ first }) => formatValue(first)).join(", ");
 
 /** The address of a lease; in a pool of ports, the port. */
-export const ipOf = ({ extents }: Pick<Lease, "extents">): string => formatValue(extents[0]!.first);
+export const ipOf = ({ ranges }: Pick<Lease, "ranges">): string => formatValue(ranges[0]!.first);
 
 /** A lease on an address, for JSON. */
 export interface AddressLease {
@@ -76,7 +76,7 @@ export interface AddressLease {
 }
 
 export function describeLease(lease: Lease): AddressLease {
-  const [first, second] = lease.extents.map((extent) => extent.first) as [bigint, bigint?];
+  const [first, second] = lease.ranges.map((range) => range.first) as [bigint, bigint?];
   const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(lease.pool) ?? [];
   const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels, owner, leaseId } = lease;
   return {

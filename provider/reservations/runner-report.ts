@@ -35,7 +35,7 @@ async function touchRunner(pool: Ipam, { lease }: Runner): Promise<number> {
 const describeHeartbeat = ({ network, name, lease }: Runner, lastSeen: number): Heartbeat => ({
   network,
   runner: name,
-  runnerId: Number(lease.extents[0]!.first),
+  runnerId: Number(lease.ranges[0]!.first),
   lastSeen: formatTime(lastSeen),
 });
 
@@ -111,12 +111,12 @@ function isGone(
     !isImported(lease) &&
     isListed &&
     isOld &&
-    !lease.extents.some(({ first }) => reported.has(first))
+    !lease.ranges.some(({ first }) => reported.has(first))
   );
 }
 
-const hasValue = ({ extents }: Lease, value: bigint): boolean =>
-  extents.some(({ first, last }) => first <= value && value <= last);
+const hasValue = ({ ranges }: Lease, value: bigint): boolean =>
+  ranges.some(({ first, last }) => first <= value && value <= last);
 
 /** Calls that wait at the same time share transactions. */
 const AT_ONCE = 64;
@@ -129,7 +129,7 @@ async function recordWorkloads(
   report: RunnerReport,
 ): Promise<void> {
   const spec = (await findSpec(context.pool, place.pool)) ?? place.spec;
-  const byValue = new Map(leases.flatMap((lease) => lease.extents.map(({ first }) => [first, lease] as const)));
+  const byValue = new Map(leases.flatMap((lease) => lease.ranges.map(({ first }) => [first, lease] as const)));
   const isKnown = ({ name, ip, ip6, vm }: Workload) => {
     const lease = byValue.get(ip);
     return lease?.usedBy === name && (!vm || isOfVm(lease)) && (ip6 === undefined || hasValue(lease, ip6));

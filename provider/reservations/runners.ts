@@ -100,7 +100,7 @@ export async function listRunners(pool: Ipam, network: string): Promise<Runner[]
 
 function describeRunner(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
   const settings = parseSettings(storedNetwork, spec);
-  const id = Number(lease.extents[0]!.first);
+  const id = Number(lease.ranges[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
   const addresses = addressPoolSpec(settings, name, id);
   return { network, name, lease, layouts, pool: addresses.name, addresses };
@@ -126,7 +126,7 @@ export async function findRunnerAt(pool: Ipam, networks: PoolSpec[], ip: bigint)
 }
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>
-  layoutsOf(parseSettings(storedNetwork, spec).subnets).find(({ extent }) => extent.first <= ip && ip <= extent.last);
+  layoutsOf(parseSettings(storedNetwork, spec).subnets).find(({ range }) => range.first <= ip && ip <= range.last);
 
 /** All that a machine needs to configure itself as a runner. Properties are called as the outputs of a RunnerSubnet. */
 export interface RunnerConfig extends ReturnType<typeof runnerValues> {
@@ -153,7 +153,7 @@ export async function describeRunnerConfig(context: Context, input: RunnerInput)
   const spec = (await findSpec(pool, runner.lease.pool))!;
   const network = parseSettings(storedNetwork, spec);
   const overrides = readOverrides((await findSpec(pool, runner.pool)) ?? runner.addresses);
-  const id = Number(runner.lease.extents[0]!.first);
+  const id = Number(runner.lease.ranges[0]!.first);
   const hub = readHub(spec);
   return {
     runnerName: runner.name,

@@ -1,5 +1,5 @@
-import { positionOf } from "../ipam/extents";
 import { findSpec, listSpecs } from "../ipam/interface";
+import { positionOf } from "../ipam/ranges";
 import { type Ipam, isCommitted, type Lease, type PoolSpec } from "../ipam/types";
 import { containerOwner } from "../owner";
 import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";
@@ -86,7 +86,7 @@ async function readIndexed(
   return by === undefined ? undefined : leasesBy(context, spec, by);
 }
 
-const PAGE = 500;
+const PAGE = 250;
 
 async function* readPages(
   pool: Ipam,
@@ -106,7 +106,7 @@ async function* readPages(
 /** All that share an address, quarantined ones too. */
 const leasesAt = async (pool: Ipam, spec: PoolSpec, ip: bigint): Promise<Lease[]> => {
   const next = await pool.leases(spec.name, { after: ip - 1n, limit: 1 });
-  return next.filter(({ extents }) => extents.some(({ first, last }) => first <= ip && ip <= last));
+  return next.filter(({ ranges }) => ranges.some(({ first, last }) => first <= ip && ip <= last));
 };
 
 /**

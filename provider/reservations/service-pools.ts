@@ -1,9 +1,9 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
-import { sameExtents, total } from "../ipam/extents";
 import { findSpec } from "../ipam/interface";
+import { equalRanges, total } from "../ipam/ranges";
 import { RunPlan } from "../ipam/run-plan";
-import type { Extent, Ipam, Lease, PoolSpec, Request, Tenant } from "../ipam/types";
+import type { Ipam, Lease, PoolSpec, Request, Tenant, ValueRange } from "../ipam/types";
 import { formatTenant, isOwnerForAllTenants, isSameTenant, isTenantBlockName } from "../owner";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
@@ -27,7 +27,7 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   const { pool } = context;
   const inputs = await resolveInputs(context, input);
   const owner = ownerOfPool(inputs.poolName);
-  const childPool = (extents: Extent[]): PoolSpec => ipPool.childPool!(inputs, extents);
+  const childPool = (ranges: ValueRange[]): PoolSpec => ipPool.childPool!(inputs, ranges);
   const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true };
   const name = poolNamed(inputs.poolName);
   if (!(await findSpec(pool, name))) await claimPool(pool, request, childPool).catch(explainOverlap);
@@ -38,7 +38,7 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
       `${capitalize(describePool(name))} was deleted meanwhile.`,
       "Send the request again.",
     );
-  if (lease && isAnswer(lease, request) && isDeepStrictEqual(spec, childPool(lease.extents))) return spec;
+  if (lease && isAnswer(lease, request) && isDeepStrictEqual(spec, childPool(lease.ranges))) return spec;
   throw new OverlayError(
     "POOL_OVERLAP",
     `There is ${describePool(name)} with other settings${lease ? `, which belongs to ${lease.owner}` : ""}.`,
@@ -47,16 +47,16 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
 }
 
 /** The settings of the pool follow from its values: these are chosen first. */
-async function claimPool(pool: Ipam, request: Request, childPool: (extents: Extent[]) => PoolSpec): Promise<void> {
-  const values = request.values ?? (await pool.offer(request)).extents;
+async function claimPool(pool: Ipam, request: Request, childPool: (ranges: ValueRange[]) => PoolSpec): Promise<void> {
+  const values = request.values ?? (await pool.offer(request)).ranges;
   await pool.claim([{ ...request, values, childPool: childPool(values) }]);
 }
 
 /** Whether a pool that exists is the one that is requested, and not another one under the same name. */
-const isAnswer = ({ owner, pool, extents }: Lease, request: Request): boolean =>
+const isAnswer = ({ owner, pool, ranges }: Lease, request: Request): boolean =>
   owner === request.owner &&
   pool === request.pool &&
-  (request.values ? sameExtents(extents, request.values) : total(extents) === request.size);
+  (request.values ? equalRanges(ranges, request.values) : total(ranges) === request.size);
 
 function explainOverlap(error: unknown): never {
   if (!isOverlayError(error, "PLAN_STALE")) throw error;

@@ -1,9 +1,9 @@
 import { z } from "zod";
 import { exactNumber, familyOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { formatExtents } from "../ipam/errors";
-import { capacityOf, min } from "../ipam/extents";
+import { formatRangesOf } from "../ipam/errors";
 import { findUsage, historyOf, listSpecs, listUsages } from "../ipam/interface";
+import { capacityOf, min } from "../ipam/ranges";
 import type { Event, Ipam, PoolSpec, Usage } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
@@ -91,10 +91,10 @@ export interface Room {
  * its IPv6 subnet would hide that no IPv4 address is left.
  */
 export function countRoom(spec: PoolSpec, usage: Usage): Room {
-  const families = new Set(spec.extents.map(({ first }) => familyOf(first)));
+  const families = new Set(spec.ranges.map(({ first }) => familyOf(first)));
   if (families.size < 2 || !runnerOfPool(spec.name)) return usage;
   const capacities = [...families].map((family) =>
-    capacityOf({ ...spec, extents: spec.extents.filter(({ first }) => familyOf(first) === family) }),
+    capacityOf({ ...spec, ranges: spec.ranges.filter(({ first }) => familyOf(first) === family) }),
   );
   const capacity = capacities.reduce((least, each) => min(least, each));
   return { capacity, held: BigInt(usage.offered + usage.reserved + usage.used) };
@@ -106,7 +106,7 @@ export function describeUsage(spec: PoolSpec, usage: Usage): PoolUsage {
     pool: spec.name,
     kind: spec.kind,
     ...(spec.name.startsWith(IP_POOLS) && { type: parseSettings(storedPool, spec).type }),
-    range: spec.kind === "space" ? "all addresses" : formatExtents(spec.kind, spec.extents),
+    range: spec.kind === "space" ? "all addresses" : formatRangesOf(spec.kind, spec.ranges),
     allocation: spec.allocation,
     ...(spec.tenant && { tenant: formatTenant(spec.tenant) }),
     ...describeRoom(countRoom(spec, usage)),
@@ -167,7 +167,7 @@ export async function readGrowth(
   { capacity, held }: { capacity: bigint; held: bigint },
   now: number,
 ): Promise<Growth> {
-  const events = await historyOf(pool, name, { since: now - DAY * 1000, limit: 2 * KEPT });
+  const events = await historyOf(pool, name, now - DAY * 1000);
   const coveredSeconds = events.length >= KEPT ? Math.max(1, (now - events[0]!.at) / 1000) : DAY;
   // What has expired is in the history only after the next change, so the pool cannot have grown by more than it holds.
   const growth = (seconds: number) => Math.min(netGrowth(events, now - seconds * 1000), Number(held));
@@ -185,8 +185,8 @@ const netGrowth = (events: Event[], since: number): number =>
     .filter(({ at }) => at > since)
     .reduce((sum, event) => sum + Number(isBeginning(event)) * sizeOf(event) - Number(isEnd(event)) * sizeOf(event), 0);
 
-/** A second extent is the address of the other family. */
-const sizeOf = ({ extents: [main] }: Event): number => Number(main!.last - main!.first + 1n);
+/** A second range is the address of the other family. */
+const sizeOf = ({ ranges: [main] }: Event): number => Number(main!.last - main!.first + 1n);
 
 const storedSettings = z.object({ settings: poolSettings.pick({ type: true }) });
 

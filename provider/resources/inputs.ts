@@ -3,7 +3,7 @@ import {
   formatIp,
   formatNumberRange,
   formatRange,
-  mergeExtents,
+  mergeRanges,
   parseNumberRange,
   parseRange,
   tryParseIp,
@@ -84,6 +84,9 @@ export const poolPath = z
 /** A host as `hostId` formats it: `HOST`, `HOST:PORT`, or either with ` by ` and the jump host. */
 export const hostIdText = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
 
+/** Each range of a request is compared with those that are held. */
+export const MOST_RANGES = 256;
+
 /** In their shortest form, so that equivalent texts are no change. */
 export const ranges = z
   .array(
@@ -93,7 +96,8 @@ export const ranges = z
     }),
   )
   .min(1)
-  .transform((texts) => mergeExtents(texts.map((text) => parseRange(text)!)).map(formatRange));
+  .max(MOST_RANGES)
+  .transform((texts) => mergeRanges(texts.map((text) => parseRange(text)!)).map(formatRange));
 
 /** A range of addresses or of ports, depending on the type of the pool. */
 export const rangeOrPorts = z.string().refine((text) => (parseRange(text) ?? parseNumberRange(text)) !== undefined, {
@@ -104,9 +108,10 @@ export const rangeOrPorts = z.string().refine((text) => (parseRange(text) ?? par
 export const rangesOrPorts = z
   .array(rangeOrPorts)
   .min(1)
+  .max(MOST_RANGES)
   .transform((texts) => [
-    ...mergeExtents(texts.flatMap((text) => parseRange(text) ?? [])).map(formatRange),
-    ...mergeExtents(texts.flatMap((text) => parseNumberRange(text) ?? [])).map(formatNumberRange),
+    ...mergeRanges(texts.flatMap((text) => parseRange(text) ?? [])).map(formatRange),
+    ...mergeRanges(texts.flatMap((text) => parseNumberRange(text) ?? [])).map(formatNumberRange),
   ]);
 
 export const ports = z

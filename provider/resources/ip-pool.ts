@@ -5,12 +5,12 @@ import {
   familyOf,
   formatNumberRange,
   formatRange,
-  mergeExtents,
+  mergeRanges,
   parseNumberRange,
   parseRange,
 } from "../addressing/ip";
 import { findUsage } from "../ipam/interface";
-import type { Extent, Json, PoolSpec, Usage } from "../ipam/types";
+import type { Json, PoolSpec, Usage, ValueRange } from "../ipam/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import { defineResource, type InputError, parseSettings, type Reference, type StoredSettings } from "../resource";
 import {
@@ -142,8 +142,8 @@ export const ipPool = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
   }),
   childPool: buildPoolSpec,
-  values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
-  extentsFromProps: ({ ranges, type }) => parseValidExtents(ranges, type),
+  values: (inputs, ranges) => ({ ranges: ranges.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
+  rangesFromProps: ({ ranges, type }) => parseValidRanges(ranges, type),
   leaseOutputs: async ({ poolName }, _lease, { pool }) =>
     usageOutputs((await findUsage(pool.ipam, poolNamed(poolName)))!),
   sourcePool: {
@@ -156,42 +156,48 @@ const DEFAULT_PORTS = "30000-32767";
 
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
 
-const parseRangeOrPorts = (text: string, type: Inputs["type"]): Extent | undefined =>
+const parseRangeOrPorts = (text: string, type: Inputs["type"]): ValueRange | undefined =>
   (type === "nodePort" ? parseNumberRange : parseRange)(text);
 
 /** Parses texts that were validated. */
-const parseValidExtents = (texts: string[], type: Inputs["type"]): Extent[] =>
-  mergeExtents(texts.map((text) => parseRangeOrPorts(text, type)!));
+const parseValidRanges = (texts: string[], type: Inputs["type"]): ValueRange[] =>
+  mergeRanges(texts.map((text) => parseRangeOrPorts(text, type)!));
 
 /** Its own lease is in an address space or in its parent; for ports, in a space of its own. */
 function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: portSpace(poolName), values: parseValidExtents([portRange ?? DEFAULT_PORTS], type) };
+    return { pool: portSpace(poolName), values: parseValidRanges([portRange ?? DEFAULT_PORTS], type) };
   }
-  if (!parent) return { pool: spaceNamed(addressSpace), values: parseValidExtents(ranges!, type) };
-  const range = familyPart(parseValidExtents(parent.ranges, parent.type), prefixLength!);
+  if (!parent) return { pool: spaceNamed(addressSpace), values: parseValidRanges(ranges!, type) };
+  const range = familyPart(parseValidRanges(parent.ranges, parent.type), prefixLength!);
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength!);
   return { pool: poolNamed(parent.poolName), size, range };
 }
 
 /** A parent can have both families; a prefix over 32 bits can only mean IPv6. */
-function familyPart(extents: Extent[], prefixLength: number): Extent {
-  const fits = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
-  const family = familyOf((fits.find(({ first }) => familyOf(first) === 4) ?? fits[0] ?? extents[0]!).first);
-  const part = extents.filter(({ first }) => familyOf(first) === family);
+function familyPart(ranges: ValueRange[], prefixLength: number): ValueRange {
+  const fits = ranges.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
+  const family = familyOf((fits.find(({ first }) => familyOf(first) === 4) ?? fits[0] ?? ranges[0]!).first);
+  const part = ranges.filter(({ first }) => familyOf(first) === family);
   return { first: part[0]!.first, last: part.at(-1)!.last };
 }
 
-function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
+function buildPoolSpec(inputs: Inputs, ranges: ValueRange[]): PoolSpec {
   const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
-  const ranges = extents.map(isPorts(inputs) ? formatNumberRange : formatRange);
-  const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }), ...(quota && { quota }) };
+  const settings = {
+    poolName,
+    addressSpace,
+    type,
+    ranges: ranges.map(isPorts(inputs) ? formatNumberRange : formatRange),
+    ...(tenant && { tenant }),
+    ...(quota && { quota }),
+  };
   return {
     name: poolNamed(poolName),
     kind: isPorts(inputs) ? "port" : "address",
-    extents,
-    ...(reserved && { reserved: parseValidExtents(reserved, type) }),
-    ...(staticOnly && { staticOnly: parseValidExtents(staticOnly, type) }),
+    ranges,
+    ...(reserved && { reserved: parseValidRanges(reserved, type) }),
+    ...(staticOnly && { staticOnly: parseValidRanges(staticOnly, type) }),
     allocation: inputs.allocation,
     ...((!inputs.autoAssign || type === "vip") && { autoAssign: false }),
     ...(inputs.avoidBoundaryIps && { avoidBoundaryIps: true }),
@@ -233,17 +239,17 @@ function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
 
 /** A block must fit into one range of its parent. */
 function* blockSizeErrors({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<InputError> {
-  const extents = parseValidExtents(ranges, type);
-  const wide = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
+  const parsed = parseValidRanges(ranges, type);
+  const wide = parsed.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
   if (wide.length === 0) {
     yield { property: "prefixLength", reason: `is ${prefixLength}, and addresses of ${poolName} have 32 bits` };
     return;
   }
-  const { first } = familyPart(extents, prefixLength);
+  const { first } = familyPart(parsed, prefixLength);
   const size = 1n << BigInt(addressBits(familyOf(first)) - prefixLength);
   const sizes = wide
-    .filter((extent) => familyOf(extent.first) === familyOf(first))
-    .map((extent) => extent.last - extent.first + 1n);
+    .filter((range) => familyOf(range.first) === familyOf(first))
+    .map((range) => range.last - range.first + 1n);
   const [largest = 0n] = sizes.sort((a, b) => (a > b ? -1 : 1));
   if (size <= largest) return;
   yield {
@@ -261,7 +267,7 @@ function* exclusionErrors({
   staticOnly,
 }: Inputs): Generator<InputError> {
   const texts = type === "nodePort" ? [portRange] : ranges;
-  const whole = texts && parseValidExtents(texts, type);
+  const whole = texts && parseValidRanges(texts, type);
   const isPart = (text: string): boolean => {
     const part = parseRangeOrPorts(text, type);
     return part !== undefined && (!whole || whole.some(({ first, last }) => first <= part.first && part.last <= last));
@@ -270,7 +276,7 @@ function* exclusionErrors({
     const outside = texts.find((text) => !isPart(text));
     if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in the pool` };
   }
-  const withheld = mergeExtents((reserved ?? []).flatMap((text) => parseRangeOrPorts(text, type) ?? []));
+  const withheld = mergeRanges((reserved ?? []).flatMap((text) => parseRangeOrPorts(text, type) ?? []));
   const never = staticOnly?.find((text) => {
     const part = parseRangeOrPorts(text, type);
     return part && withheld.some(({ first, last }) => first <= part.first && part.last <= last);

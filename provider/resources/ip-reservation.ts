@@ -3,9 +3,8 @@ import { addressBits, familyOf, formatCidr, formatIp, isIpInRange, parseIp, pars
 import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { toTimeText } from "../format-time";
-import type { Extent, Lease } from "../ipam/types";
-import { placementLeaseName } from "../lease-names";
-import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
+import type { Lease, ValueRange } from "../ipam/types";
+import { addressPool, networkPool, placementLeaseName, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
 import { hasSameTexts, ipAddress, labels, plainName, resourceName, tenant } from "./inputs";
 import { isPoolReplaced, poolReference, poolSettings } from "./ip-pool";
@@ -121,7 +120,7 @@ export const command = pulumi.interpolate\`docker run --network pulumi-overlay -
   result: ({ ip, ip6, port }) => (port === undefined ? [ip, ip6].filter(Boolean).join(", ") : `port ${port}`),
   request: (inputs, owner) => ({
     pool: sourcePoolName(inputs),
-    ...requestedExtents(inputs),
+    ...requestedRanges(inputs),
     names: leaseNames(inputs, owner),
     ...(inputs.ttl !== undefined && { ttl: ttlSeconds(inputs) }),
     ...(inputs.usedBy !== undefined && { usedBy: inputs.usedBy }),
@@ -129,10 +128,10 @@ export const command = pulumi.interpolate\`docker run --network pulumi-overlay -
     ...(inputs.labels && { labels: inputs.labels }),
   }),
   values,
-  extentsFromProps: ({ ip, ip6, port }) =>
+  rangesFromProps: ({ ip, ip6, port }) =>
     port === undefined
-      ? [ip, ...(ip6 ? [ip6] : [])].map((text) => singleExtent(parseIp(text)))
-      : [singleExtent(BigInt(port))],
+      ? [ip, ...(ip6 ? [ip6] : [])].map((text) => singleRange(parseIp(text)))
+      : [singleRange(BigInt(port))],
   validateDelete,
   leaseOutputs: async (_props, lease, { token }) => ({
     token: await token(lease),
@@ -175,7 +174,7 @@ async function resolvePlacement(inputs: Inputs, context: AllocationContext): Pro
     return withSecondAddress({ ...inputs, runner }, context);
   }
   if (tenant && type) {
-    const value = requestedExtents(inputs).values?.[0]?.first;
+    const value = requestedRanges(inputs).values?.[0]?.first;
     return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, context) };
   }
   return withSecondAddress(inputs, context);
@@ -200,16 +199,16 @@ const otherFamilyError = (ip: string, cidr: string, cidr6: string): OverlayError
     `Request an address of ${cidr} as ip, and this one as ip6.`,
   ).about("ip");
 
-const singleExtent = (value: bigint): Extent => ({ first: value, last: value });
+const singleRange = (value: bigint): ValueRange => ({ first: value, last: value });
 
 const sourcePoolName = ({ runner, pool }: Inputs): string =>
   runner ? addressPool(runner.networkName, runner.runnerName) : poolNamed(pool!.poolName);
 
 /** The requested values, or one address of each family. */
-function requestedExtents({ runner, ip, ip6, port }: Inputs) {
-  if (port !== undefined) return { values: [singleExtent(BigInt(port))] };
+function requestedRanges({ runner, ip, ip6, port }: Inputs) {
+  if (port !== undefined) return { values: [singleRange(BigInt(port))] };
   if (ip !== undefined)
-    return { values: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => singleExtent(parseIp(text))) };
+    return { values: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => singleRange(parseIp(text))) };
   const [main, ...others] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   return main && others.length > 0 ? { range: main, secondRange: others } : {};
 }
@@ -224,8 +223,8 @@ function leaseNames({ network, runner, tenant, type, usedBy }: Inputs, owner: st
   ];
 }
 
-function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
-  const [main, second] = extents.map(({ first }) => first);
+function values({ runner, pool, kind }: Inputs, ranges: ValueRange[]): Computed {
+  const [main, second] = ranges.map(({ first }) => first);
   if (pool?.type === "nodePort") return { ip: `${main}`, cidr: `${main}`, port: Number(main) };
   const ip = formatIp(main!);
   if (!runner)

@@ -11,9 +11,12 @@ import {
 } from "../addressing/layout";
 import type { PoolSpec } from "../ipam/types";
 import { keyPath } from "../network/model/record";
-import type { DockerPlan, Network } from "../network/plan/hub";
+import type { DockerPlan, Network, Underlay } from "../network/plan/hub";
 import type { HostAccess, HostPort } from "../network/plan/isolation";
-import { TUNNELS, type TunnelName } from "../network/plan/tunnels";
+import { MESHES, TOPOLOGIES, TUNNELS, type TunnelName } from "../network/plan/tunnels";
+import type { TunnelChoice, TunnelEnd } from "../network/plan/tunnels/tunnel-end";
+import { portOf, slotOf } from "../network/plan/tunnels/wireguard";
+import { meshPort } from "../network/plan/tunnels/wireguard-mesh";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
 import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";
@@ -136,6 +139,10 @@ const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"
 
 export const tunnel = z.enum(Object.keys(TUNNELS) as [TunnelName, ...TunnelName[]]).meta({ id: "Tunnel" });
 
+export const topology = z.enum(TOPOLOGIES).meta({ id: "Topology" });
+
+export const keyGeneration = z.number().int().min(0).max(1_000_000);
+
 export const networkSettings = z
   .strictObject({
     networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
@@ -150,16 +157,26 @@ export const networkSettings = z
     tunnel: tunnel
       .default("vxlan")
       .describe(
-        "How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. It cannot be changed later.",
+        "How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one.",
+      ),
+    topology: topology
+      .default("hub")
+      .describe(
+        "`hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`.",
       ),
     wireguardPort: z
       .number()
       .int()
       .min(1)
-      .max(65535)
+      .max(65534)
       .default(51820)
       .describe(
-        "UDP port of hub and runners with `tunnel: wireguard`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
+        "UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
+      ),
+    keyGeneration: keyGeneration
+      .default(0)
+      .describe(
+        "Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones.",
       ),
     hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
     vniBase: z
@@ -169,7 +186,7 @@ export const networkSettings = z
       .max(2 ** 24 - 2)
       .default(100)
       .describe(
-        "VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about half a second.",
+        "VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms.",
       ),
     vxlanPort: z
       .number()
@@ -177,9 +194,7 @@ export const networkSettings = z
       .min(1)
       .max(65535)
       .default(4789)
-      .describe(
-        "UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about half a second.",
-      ),
+      .describe("UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms."),
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
@@ -229,11 +244,43 @@ export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings):
 }
 
 /** Hosts of a network with WireGuard have a key, and a UDP port that no other network on the host can have. */
-export const keyFileOf = ({ tunnel, networkName }: NetworkSettings): { keyFile?: string } =>
-  tunnel === "wireguard" ? { keyFile: keyPath(networkName) } : {};
+export const keyFileOf = (network: TunnelSettings & Pick<NetworkSettings, "networkName">): { keyFile?: string } =>
+  network.tunnel === "wireguard" ? { keyFile: keyPath(network.networkName, slotOf(network)) } : {};
 
-export const portNames = ({ tunnel, wireguardPort }: NetworkSettings, host: string): string[] =>
-  tunnel === "wireguard" ? [`host/${host}/udp/${wireguardPort}`] : [];
+/** `isRunner`: the hub has no port of the mesh. */
+export const portNames = (network: NetworkSettings, host: string, isRunner = false): string[] =>
+  [
+    ...(network.tunnel === "wireguard" ? [network.wireguardPort, network.wireguardPort + 1] : []),
+    ...(network.topology === "mesh" && isRunner ? [meshPort(network)] : []),
+  ].map((port) => `host/${host}/udp/${port}`);
+
+/** Probes of direct ways are IPv6 packets, and the port of the mesh follows from that of the tunnel. */
+export function* meshErrors({ topology, tunnel, mtu, ...network }: NetworkSettings): Generator<InputError> {
+  if (topology !== "mesh") return;
+  if (!(tunnel in MESHES))
+    yield { property: "topology", reason: "cannot be mesh with tunnel vxlan; set tunnel: wireguard" };
+  if (meshPort({ ...network, keyGeneration: 1 }) > 65535)
+    yield {
+      property: "wireguardPort",
+      reason: "must be at most 65532 with topology mesh, whose port is up to three higher",
+    };
+  if (typeof mtu === "number" && mtu < 1280)
+    yield { property: "mtu", reason: "must be at least 1280 with topology mesh" };
+}
+
+type TunnelSettings = Pick<NetworkSettings, "tunnel"> & { keyGeneration?: number };
+
+/** What makes a tunnel another one, beside which it can stand. */
+export const tunnelChoice = ({ tunnel, keyGeneration = 0 }: TunnelSettings): TunnelChoice =>
+  tunnel === "wireguard" ? { tunnel, keyGeneration } : { tunnel };
+
+export const tunnelEndOf = (network: NetworkSettings, { underlayIp, publicKey }: Underlay): TunnelEnd => ({
+  ...tunnelChoice(network),
+  underlayIp,
+  ...(network.tunnel === "wireguard"
+    ? { port: portOf(network), ...(publicKey && { publicKey }) }
+    : { port: network.vxlanPort }),
+});
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
 

@@ -3,10 +3,13 @@ import { exactNumber } from "../addressing/ip";
 import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { hostId } from "../host/connection";
-import { listSpecs } from "../ipam/interface";
-import type { Json } from "../ipam/types";
+import { findSpec, listSpecs } from "../ipam/interface";
+import type { RunPlan } from "../ipam/run-plan";
+import type { Json, Lease } from "../ipam/types";
 import { effectiveMtu, planHub } from "../network/plan/hub";
-import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
+import { readTunnelEnd } from "../network/plan/tunnels/tunnel-end";
+import { shortName } from "../owner";
+import { DEFAULT_SPACE, listNames, NETWORKS, networkPool } from "../pool-names";
 import { defineResource, type InputError, parseSettings } from "../resource";
 import { connection, labels } from "./inputs";
 import {
@@ -15,6 +18,7 @@ import {
   keyFileOf,
   layoutsOf,
   maxRunnersOf,
+  meshErrors,
   mtuErrors,
   type NetworkSettings,
   networkSettings,
@@ -22,6 +26,7 @@ import {
   readHub,
   storedNetwork,
   toNetwork,
+  tunnelEndOf,
 } from "./network-settings";
 import { isOnlyOffered } from "./placement";
 
@@ -29,7 +34,7 @@ import { isOnlyOffered } from "./placement";
 
 const inputs = networkSettings.extend({
   hubConnection: connection.describe(
-    "How SSH reaches the hub. Another host moves the hub: packets between runners are lost for one to two seconds.",
+    "How SSH reaches the hub. Another host moves the hub: packets between runners are lost for about 250 ms.",
   ),
   adopt: z
     .boolean()
@@ -95,7 +100,7 @@ const network = new overlay.OverlayNetwork("training", {
     const host = hubConnection && `host/${hostId(hubConnection)}`;
     return {
       pool: DEFAULT_SPACE,
-      values: layouts.map(({ extent }) => extent),
+      values: layouts.map(({ range }) => range),
       names: [
         networkPool(networkName),
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
@@ -107,7 +112,7 @@ const network = new overlay.OverlayNetwork("training", {
   childPool: (inputs) => ({
     name: networkPool(inputs.networkName),
     kind: "id",
-    extents: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],
+    ranges: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],
     allocation: "lowest",
     ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
     data: {
@@ -127,14 +132,14 @@ const network = new overlay.OverlayNetwork("training", {
       ...(second && { cidr6: second.cidr, hubIp6: second.hubIp }),
     };
   },
-  extentsFromProps: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
+  rangesFromProps: ({ subnets }) => layoutsOf(subnets).map(({ range }) => range),
   validate: async (props, { pool, replacedPool }) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
+    await refuseKeyInUse(props, pool);
     const others = (await listSpecs(pool.ipam, { prefix: NETWORKS })).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
       if (isOnlyOffered(await pool.ipam.find({ name: other.name }), pool)) continue;
       const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
-      if (settings.networkName === props.networkName) refuseOtherTunnel(settings, props);
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (
         settings.networkName === props.networkName ||
@@ -158,25 +163,41 @@ const network = new overlay.OverlayNetwork("training", {
       { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp, ...keyFileOf(settings) },
     ],
     plan: (props, { hub }) => ({ hub: planHub(toNetwork(pickSettings(props)), hub!) }),
-    unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
+    unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker", "topology"],
     persist: ({ persist }) => persist,
+    tunnelEnd: (props, { hub }) => tunnelEndOf(props, hub!),
     report: (props, { hub }) => ({
       effectiveUnderlayIp: hub!.underlayIp,
       effectiveMtu: effectiveMtu(toNetwork(pickSettings(props)), hub!),
-      ...(hub!.publicKey && { hubPublicKey: hub!.publicKey }),
+      hubPublicKey: hub!.publicKey, // also if it is gone
     }),
   },
 });
 
-/** Runners would lose their connections one after the other, and none of them at the same moment as the hub. */
-function refuseOtherTunnel({ tunnel }: NetworkSettings, props: NetworkSettings): void {
-  if (tunnel === props.tunnel) return;
+/** A key is made in the place of the one before the last. No runner may still use that. */
+async function refuseKeyInUse(props: NetworkSettings, pool: RunPlan): Promise<void> {
+  const { tunnel, topology, keyGeneration: next } = props;
+  if (tunnel !== "wireguard" || !(await findSpec(pool.ipam, networkPool(props.networkName)))) return;
+  const leases = await pool.ipam.leases(networkPool(props.networkName));
+  const others = leases.filter((lease) => (readTunnelEnd(lease)?.keyGeneration ?? next) !== next);
+  if (topology === "mesh" && others.length > 0) throw meshKeysError(props, others);
+  const behind = others.filter((lease) => readTunnelEnd(lease)!.keyGeneration! % 2 === next % 2);
+  if (behind.length === 0) return;
+  const { keyGeneration: its } = readTunnelEnd(behind[0]!)!;
   throw new OverlayError(
     "INPUT_INVALID",
-    `Network ${props.networkName} has the tunnel ${tunnel}, and the tunnel of a network cannot be changed to ${props.tunnel}. Nothing was changed.`,
-    `Set tunnel to ${tunnel} again, or make another network with the other tunnel and move the runners to it.`,
-  ).about("tunnel");
+    `Runners of network ${props.networkName} have keyGeneration ${its}: ${listNames(behind.map(({ owner }) => shortName(owner)))}. Generation ${next} can only follow ${next - 1}. Nothing was changed.`,
+    `Set keyGeneration to ${its! + 1}, and run up for these runners first.`,
+  ).about("keyGeneration");
 }
+
+/** The device of the mesh has the key of the tunnel, and cannot have two. */
+const meshKeysError = ({ networkName, keyGeneration }: NetworkSettings, others: Lease[]): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `Network ${networkName} has topology mesh, in which new keys would lose packets: its runners ${listNames(others.map(({ owner }) => shortName(owner)))} do not have keyGeneration ${keyGeneration}. Nothing was changed.`,
+    "Set topology: hub and run up, then set keyGeneration and run up, then set topology: mesh again.",
+  ).about("keyGeneration");
 
 /** The settings that a network's runners need, without its connection. */
 function pickSettings(inputs: NetworkSettings): NetworkSettings {
@@ -199,5 +220,6 @@ function* crossFieldErrors(value: z.output<typeof inputs>): Generator<InputError
     yield { property: "vniBase", reason };
   }
   yield* mtuErrors(value.mtu, layouts);
+  yield* meshErrors(value);
   yield* dockerErrors(dockerFor(value), layouts);
 }

@@ -3,9 +3,8 @@ import { OverlayError } from "../errors";
 import { findSpec, listSpecs } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
-import { placementLeaseName } from "../lease-names";
 import { isSameStack } from "../owner";
-import { addressPool, networkPool } from "../pool-names";
+import { addressPool, networkPool, placementLeaseName } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { isCordoned, type RunnerSettings, storedRunner } from "./runner-subnet";
 
@@ -118,8 +117,8 @@ export async function findChosen(
   return lease && { pool: lease.pool, isFirm: false };
 }
 
-async function isStillFree({ owner, pool: name, extents }: Lease, pool: RunPlan): Promise<boolean> {
-  for (const { first } of extents) {
+async function isStillFree({ owner, pool: name, ranges }: Lease, pool: RunPlan): Promise<boolean> {
+  for (const { first } of ranges) {
     const holder = await pool.ipam.find({ pool: name, value: first });
     if (holder && holder.owner !== owner) return false;
   }

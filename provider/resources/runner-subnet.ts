@@ -1,14 +1,24 @@
 import { z } from "zod";
-import { exactNumber, familyOfIp, overlaps, parseIp, tryParseIp } from "../addressing/ip";
+import { exactNumber, overlaps, parseIp, tryParseIp } from "../addressing/ip";
 import { runnerLayout, withoutDockerRange } from "../addressing/layout";
 import { hostId } from "../host/connection";
-import type { ExistingLease, Extent, Json, PoolSpec } from "../ipam/types";
+import type { ExistingLease, Json, PoolSpec, ValueRange } from "../ipam/types";
 import type { Container } from "../network/model/facts";
-import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
-import { TUNNELS } from "../network/plan/tunnels";
+import { effectiveMtu, type Network, planRunner, planTunnel } from "../network/plan/hub";
+import { planProbe, renderPeerProbes, renderProbe } from "../network/plan/probes";
+import { renderAnnounceHub } from "../network/plan/tunnel-change";
+import { TUNNELS, tunnelOf } from "../network/plan/tunnels";
+import type { TunnelChoice } from "../network/plan/tunnels/tunnel-end";
 import { containerOwner } from "../owner";
 import { addressPool, networkPool } from "../pool-names";
-import { defineResource, type InputError, parseSettings, type StoredSettings, type Underlays } from "../resource";
+import {
+  defineResource,
+  type InputError,
+  parseSettings,
+  type StoredSettings,
+  type TunnelChange,
+  type Underlays,
+} from "../resource";
 import { cidrBlock, connection, deviceName, hasSameTexts, ipAddress, labels, plainName, resourceName } from "./inputs";
 import {
   dockerErrors,
@@ -17,6 +27,7 @@ import {
   dockerOverride,
   dockerRanges,
   keyFileOf,
+  keyGeneration,
   layoutsOf,
   maxRunnersOf,
   mtuErrors,
@@ -25,6 +36,7 @@ import {
   portNames,
   storedNetwork,
   toNetwork,
+  tunnelEndOf,
 } from "./network-settings";
 
 /** What resources with an address on a runner need: passed by reference, or read from the pool by the name `NETWORK/RUNNER`. */
@@ -76,6 +88,9 @@ const inputs = z.strictObject({
     .describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
+  keyGeneration: keyGeneration
+    .optional()
+    .describe("Raise it by one to give this runner alone a new key. Default: the network's."),
   docker: dockerOverride.optional().describe("Docker on this runner. Default: the network's."),
   cordon: z
     .boolean()
@@ -134,17 +149,27 @@ export const isCordoned = ({ data }: PoolSpec): boolean =>
   z.object({ cordon: z.literal(true) }).safeParse(data).success;
 
 /** The network with the values that this runner overrides. */
-const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
-  toNetwork({
-    ...network,
+const networkFor = ({ network, mtu, masquerade, keyGeneration, docker }: z.output<typeof inputs>): Network => ({
+  ...toNetwork({
+    ...withKeys({ network, keyGeneration }),
     mtu: mtu ?? network.mtu,
     masquerade: masquerade ?? network.masquerade,
     docker: dockerFor(network, docker),
-  });
+  }),
+  hubMtu: network.mtu,
+});
 
-/** Five attempts of one second: the first packets through a new tunnel wait for neighbour resolution. */
-const ping = (target: string, size: number): string =>
-  `for i in 1 2 3 4 5; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt 5 ] && sleep 0.2 || exit 1; done`;
+/** The network with the keys of this runner. */
+const withKeys = ({
+  network,
+  keyGeneration = network.keyGeneration,
+}: Pick<z.output<typeof inputs>, "network" | "keyGeneration">): NetworkSettings => ({ ...network, keyGeneration });
+
+/** As the runner had it with another tunnel. */
+const withTunnel = (props: RunnerProps, { tunnel, keyGeneration = 0 }: TunnelChoice): RunnerProps => {
+  const network = { ...props.network, tunnel, keyGeneration };
+  return { ...props, network, keyGeneration, runnerDevice: hubDeviceOf(network, props.runnerId) };
+};
 
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
@@ -190,7 +215,6 @@ export const runnerSubnet = defineResource({
     "network.bridgeName",
     "runnerName",
     "runnerId",
-    "runnerDevice",
   ],
   mayBeUnknown: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
 
@@ -205,47 +229,76 @@ export const runnerSubnet = defineResource({
         ? [
             `host/${hostId(connection)}/link/${network.bridgeName}`,
             `host/${hostId(connection)}/devices/${network.devicePrefix}`,
-            ...portNames(network, hostId(connection)),
+            ...portNames(network, hostId(connection), true),
           ]
         : []),
     ],
     ...(labels && { labels }),
   }),
-  childPool: (inputs, extents) => addressPoolSpec(inputs.network, inputs.runnerName, Number(extents[0]!.first), inputs),
-  values: (inputs, extents) => runnerValues(inputs.network, inputs, Number(extents[0]!.first)),
-  extentsFromProps: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
+  childPool: (inputs, ranges) => addressPoolSpec(inputs.network, inputs.runnerName, Number(ranges[0]!.first), inputs),
+  values: (inputs, ranges) => runnerValues(withKeys(inputs), inputs, Number(ranges[0]!.first)),
+  rangesFromProps: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
 
   sourcePool: {
     isReplacedInRun: ({ network }, stored) =>
       !hasSameTexts(parseSettings(storedNetwork, stored).subnets, network.subnets),
   },
   host: {
-    targets: ({ network, connection, hubConnection, underlayIp }) => [
-      { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp, ...keyFileOf(network) },
-      { role: "runner", connection, underlayIp, toward: "hub", ...keyFileOf(network) },
-    ],
-    plan: (props, { hub, runner }) => {
+    targets: ({ network, connection, hubConnection, underlayIp, keyGeneration }) => {
+      const keyFile = keyFileOf(withKeys({ network, keyGeneration }));
+      return [
+        { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp, ...keyFile },
+        { role: "runner", connection, underlayIp, toward: "hub", ...keyFile },
+      ];
+    },
+    plan: (props, { hub, runner }, peers) => {
       const network = networkFor(props);
+      const others = props.network.topology === "mesh" ? peers : undefined;
       return {
         hub: planTunnel(network, props.runnerId, hub!, runner!),
-        runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
+        runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!, others),
       };
+    },
+    mesh: {
+      pool: ({ network }) => (network.topology === "mesh" ? networkPool(network.networkName) : undefined),
+      probe: (props, { hub, runner }, peers) =>
+        renderPeerProbes(props.network, effectiveMtu(networkFor(props), hub!, runner!), peers),
     },
     unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "cordon", "network.verify"],
     persist: ({ network }) => network.persist,
+    tunnelEnd: (props, { runner }) => tunnelEndOf(withKeys(props), runner!),
+    tunnelChange,
     report: (props, { hub, runner }) => ({
       effectiveUnderlayIp: runner!.underlayIp,
       effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
-      ...(runner!.publicKey && { publicKey: runner!.publicKey }),
+      publicKey: runner!.publicKey, // also if it is gone
     }),
     containerLeases: (props, containers) =>
       containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
-    probe: (props, underlays, neighbours) => (props.network.verify ? probe(props, underlays, neighbours) : undefined),
+    probe: (props, { hub, runner }, neighbours) => {
+      const network = networkFor(props);
+      return props.network.verify ? planProbe(network, effectiveMtu(network, hub!, runner!), neighbours) : undefined;
+    },
   },
 });
 
-const hubDeviceOf = ({ tunnel, devicePrefix }: NetworkSettings, runnerId: number): string =>
-  TUNNELS[tunnel].hubDevice(devicePrefix, runnerId);
+const hubDeviceOf = (network: NetworkSettings, runnerId: number): string =>
+  TUNNELS[network.tunnel].hubDevice(network, runnerId);
+
+function tunnelChange(props: RunnerProps, choice: TunnelChoice, { hub, runner }: Underlays): TunnelChange<RunnerProps> {
+  const former = withTunnel(props, choice);
+  const network = networkFor(props);
+  const both = [networkFor(former), network];
+  const mtu = Math.min(...both.map((each) => effectiveMtu(each, hub!, runner!)));
+  const beside = both.map((each) => tunnelOf(each).planBeside(each, props.runnerId, hub!, runner!));
+  const announce = renderAnnounceHub(network, props.runnerId);
+  return {
+    former,
+    beside: { hub: beside.flatMap((each) => each.hub), runner: beside.flatMap((each) => each.runner) },
+    probe: renderProbe(network, mtu),
+    ...(announce !== undefined && { announce }),
+  };
+}
 
 /** The computed values of a runner with this id. */
 export function runnerValues(
@@ -293,7 +346,14 @@ function* crossFieldErrors({
   hubConnection,
   mtu,
   docker,
+  keyGeneration = network.keyGeneration,
 }: z.output<typeof inputs>): Generator<InputError> {
+  if (network.topology === "mesh" && keyGeneration !== network.keyGeneration) {
+    yield {
+      property: "keyGeneration",
+      reason: `must be that of the network (${network.keyGeneration}) with topology mesh`,
+    };
+  }
   if (network.tunnel === "wireguard" && runnerDevice !== undefined && runnerDevice !== hubDeviceOf(network, 1)) {
     yield {
       property: "runnerDevice",
@@ -310,33 +370,6 @@ function* crossFieldErrors({
     const what = "the network's hub; a runner must be another host";
     yield { property: "connection.host", reason: `is ${connection.host}, ${what}`, plainReason: `is ${what}` };
   }
-}
-
-/** Pings with the largest packet that must pass without fragmentation in each family: MTU less the IP and ICMP headers. */
-function probe(props: RunnerProps, { hub, runner }: Underlays, neighbours: string[]) {
-  const layouts = layoutsOf(props.network.subnets);
-  const mtu = effectiveMtu(networkFor(props), hub!, runner!);
-  const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
-  return {
-    role: "runner",
-    script: layouts.map(({ family, hubIp }) => ping(hubIp, mtu - (family === 4 ? 28 : 48))).join("\n"),
-    shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${targets}`,
-    more: layouts.flatMap(({ family }) => {
-      const others = neighbours.filter((ip) => familyOfIp(ip) === family);
-      return others.length > 0 ? [neighbourProbe(others)] : [];
-    }),
-  };
-}
-
-/** At least one of a few other runners answers, if one answers to the hub. */
-function neighbourProbe(addresses: string[]) {
-  const pings = [...addresses, ...addresses].map((ip) => `ping -c 1 -W 1 ${ip}`).join(" || ");
-  const script = `{ ${pings}; } >/dev/null 2>&1`;
-  return {
-    script,
-    shows: `packets from the runner to other runners (${addresses.join(", ")}), which the hub reaches,`,
-    unlessFails: { role: "hub", script },
-  };
 }
 
 /** The pool of a runner's addresses. The range from which Docker picks by itself is reserved in it. */
@@ -360,8 +393,8 @@ export function addressPoolSpec(
   return {
     name: addressPool(network.networkName, runnerName),
     kind: "address",
-    extents: layouts.flatMap(({ usable }) => usable),
-    ...(ranges.length > 0 && { reserved: ranges.map(({ extent }) => extent) }),
+    ranges: layouts.flatMap(({ usable }) => usable),
+    ...(ranges.length > 0 && { reserved: ranges.map(({ range }) => range) }),
     allocation: "hashed",
     data: { settings, ...(Object.keys(overrides).length > 0 && { overrides }), ...(cordon && { cordon }) },
   };
@@ -379,9 +412,9 @@ function storableOverrides(
 /** Leases for the addresses of containers outside the range from which Docker picks by itself. */
 export function containerLeases(addresses: PoolSpec, containers: Container[]): ExistingLease[] {
   const [, network, runner] = addresses.name.split("/") as [string, string, string];
-  const isOurs = (address: Extent): boolean =>
-    addresses.extents.some((extent) => overlaps(extent, address)) &&
-    !addresses.reserved?.some((extent) => overlaps(extent, address));
+  const isOurs = (address: ValueRange): boolean =>
+    addresses.ranges.some((range) => overlaps(range, address)) &&
+    !addresses.reserved?.some((range) => overlaps(range, address));
   return containers.flatMap(({ name, addresses: has }) => {
     if (!plainName.safeParse(name).success) return [];
     const values = has

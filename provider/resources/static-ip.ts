@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { type Family, familyExtent, familyOf, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
+import { type Family, familyOf, familyRange, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
 import { dnsLabel, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
@@ -23,7 +23,7 @@ import {
   tenant,
 } from "./inputs";
 import { isPoolReplaced, type PoolSettings, poolReference, poolSettings } from "./ip-pool";
-import { layoutsOf, storedNetwork, tunnel } from "./network-settings";
+import { keyGeneration, layoutsOf, storedNetwork, tunnel } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
 /** StaticIP: an address on a hub or a runner that forwards ports to workloads. */
@@ -51,6 +51,7 @@ const attachment = z
     bridgeName: deviceName.optional().describe("Bridge on the network's runners."),
     devicePrefix: devicePrefix.optional().describe("Prefix of the network's tunnel devices."),
     tunnel: tunnel.optional().describe("The network's tunnel."),
+    keyGeneration: keyGeneration.optional().describe("Of the network's keys."),
   })
   .meta({ id: "Attachment" });
 
@@ -156,7 +157,7 @@ export const address = front.ip;`,
     attach: [
       {
         to: "OverlayNetwork",
-        passes: ["networkName", "subnets", "bridgeName", "devicePrefix", "tunnel"],
+        passes: ["networkName", "subnets", "bridgeName", "devicePrefix", "tunnel", "keyGeneration"],
         fills: { connection: "hubConnection" },
         pool: networkPool,
         stored: storedNetwork,
@@ -195,13 +196,13 @@ export const address = front.ip;`,
     ...(onPortConflict === "anotherAddress" && { onPortConflict }),
     ...(labels && { labels }),
   }),
-  values: ({ sharingKey, staticIpName, forwards }, [extent]) => ({
-    ip: formatIp(extent!.first),
+  values: ({ sharingKey, staticIpName, forwards }, [range]) => ({
+    ip: formatIp(range!.first),
     ...(forwards && {
       names: forwards.map(({ protocol, port }) => `${dnsLabel(sharingKey ?? staticIpName)}-${protocol}-${port}`),
     }),
   }),
-  extentsFromProps: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
+  rangesFromProps: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
   leaseData: ({ attach }) => ({ attach: carrierName(attach) }),
   validate: async (props) => rejectOtherFamily(props),
   validateCoHolders: async (props, context) => {
@@ -256,7 +257,7 @@ async function findCoHolders(pool: RunPlan, name: string, ip: string, owner: str
   const [value, leases] = [parseIp(ip), await pool.ipam.leases(name, { after: parseIp(ip) - 1n, limit: 1 })];
   return leases.filter(
     (lease) =>
-      lease.owner !== owner && lease.state !== "quarantined" && lease.extents.some(({ first }) => first === value),
+      lease.owner !== owner && lease.state !== "quarantined" && lease.ranges.some(({ first }) => first === value),
   );
 }
 
@@ -298,7 +299,7 @@ function rejectOtherFamily({ ip, forwards = [] }: StaticProps): void {
 /** In a pool with both families, the first workload decides the family. */
 function familyRequest({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
   const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
-  return families.size === 2 && forwards[0] ? { range: familyExtent(familyOfText(forwards[0].to)) } : {};
+  return families.size === 2 && forwards[0] ? { range: familyRange(familyOfText(forwards[0].to)) } : {};
 }
 
 const staticAddress = ({ ip, forwards, attach, preserveClientIp }: StaticProps): StaticAddress => ({
@@ -325,8 +326,8 @@ function returnRunners({ ip, attach, runners, runnerConnections, preserveClientI
     const forwarded = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
     const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
     const { hubIp } = runnerLayout(layout, id);
-    const { networkName, devicePrefix: prefix = "", bridgeName = "", tunnel = "vxlan" } = attach;
-    const nextHop = TUNNELS[tunnel].nextHop({ devicePrefix: prefix, bridgeName }, hubIp);
+    const { networkName, devicePrefix: prefix = "", bridgeName = "", tunnel = "vxlan", keyGeneration = 0 } = attach;
+    const nextHop = TUNNELS[tunnel].nextHop({ devicePrefix: prefix, bridgeName, keyGeneration }, hubIp);
     const path = { networkName, cidr: layout.cidr, subnet, nextHop, bridge: bridgeName };
     return forwarded.length > 0
       ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, forwarded }]

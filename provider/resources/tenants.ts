@@ -2,10 +2,9 @@ import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip
 import { OverlayError } from "../errors";
 import { findSpec } from "../ipam/interface";
 import type { PlannedRequest, RunPlan } from "../ipam/run-plan";
-import type { ExistingLease, Extent, Json, Lease, PoolSpec, Tenant, Usage } from "../ipam/types";
-import { placementLeaseName } from "../lease-names";
+import type { ExistingLease, Json, Lease, PoolSpec, Tenant, Usage, ValueRange } from "../ipam/types";
 import { isSameTenant, tenantBlockName } from "../owner";
-import { capitalize, DEFAULT_SPACE, describePool, poolNamed } from "../pool-names";
+import { capitalize, DEFAULT_SPACE, describePool, placementLeaseName, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
 import { findChosen, isOnlyOffered, mayLeavePool, withdrawChosen } from "./placement";
@@ -113,8 +112,8 @@ async function isPoolOnlyOffered(spec: PoolSpec, pool: RunPlan): Promise<boolean
   return !isBlock && isOnlyOffered(lease, pool);
 }
 
-const hasValue = ({ extents }: PoolSpec, { value }: TenantPoolRequest): boolean =>
-  value === undefined || extents.some(({ first, last }) => first <= value && value <= last);
+const hasValue = ({ ranges }: PoolSpec, { value }: TenantPoolRequest): boolean =>
+  value === undefined || ranges.some(({ first, last }) => first <= value && value <= last);
 
 function hasRoom(spec: PoolSpec, usage: Usage | undefined, { value }: TenantPoolRequest): boolean {
   if (!usage) return false;
@@ -147,8 +146,8 @@ async function allocateBlock(
   if (!shared || shared.state === "offered")
     await pool[ask](sharedRangeRequest(type, range)).catch(explainOverlap(type));
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
-  const { extents } = await pool[ask](blockRequest(tenant, type, size));
-  return parseSettings(storedPool, blockSpec(tenant, type, extents));
+  const { ranges } = await pool[ask](blockRequest(tenant, type, size));
+  return parseSettings(storedPool, blockSpec(tenant, type, ranges));
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
@@ -175,7 +174,7 @@ export function tenantBlockLeases(
 export const sharedRangeLeases = (tenantDefaults: TenantDefaults): ExistingLease[] =>
   Object.entries(tenantDefaults).map(([type, { range }]) => sharedRangeRequest(type, range));
 
-const sharedRangeRequest = (type: string, range: Extent) => ({
+const sharedRangeRequest = (type: string, range: ValueRange) => ({
   pool: DEFAULT_SPACE,
   owner: sharedRangeName(type),
   type: "IPPool",
@@ -184,7 +183,7 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
   childPool: {
     name: poolNamed(sharedRangeName(type)),
     kind: "address",
-    extents: [range],
+    ranges: [range],
     allocation: "lowest",
     reclaimAfter: EMPTY_BLOCK_KEPT,
     data: {
@@ -200,16 +199,16 @@ const blockRequest = (tenant: Tenant, type: string, size: bigint): PlannedReques
   size,
   tenant,
   names: [poolNamed(tenantBlockName(tenant, type))],
-  childPool: (extents) => blockSpec(tenant, type, extents),
+  childPool: (ranges) => blockSpec(tenant, type, ranges),
 });
 
-function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
+function blockSpec(tenant: Tenant, type: string, ranges: ValueRange[]): PoolSpec {
   const poolName = tenantBlockName(tenant, type);
-  const settings = { poolName, addressSpace: "default", type, ranges: extents.map(formatRange), tenant };
+  const settings = { poolName, addressSpace: "default", type, ranges: ranges.map(formatRange), tenant };
   return {
     name: poolNamed(poolName),
     kind: "address",
-    extents,
+    ranges,
     allocation: "hashed",
     tenant,
     warnAtPercent: 80,

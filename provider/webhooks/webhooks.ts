@@ -3,8 +3,9 @@ import { z } from "zod";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access/caller";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
+import type { Delivery, Webhook } from "../ipam/admin";
 import { MOST_WEBHOOKS } from "../ipam/admin";
-import type { Delivery, Store, Webhook } from "../ipam/types";
+import type { Store } from "../ipam/types";
 import { isLoopbackName } from "../loopback";
 
 /** Makes, lists, resumes and removes webhooks. */

@@ -1,7 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Webhooks } from "../../provider/ipam/admin";
-import type { Webhook } from "../../provider/ipam/types";
+import type { Webhook, Webhooks } from "../../provider/ipam/admin";
 import { DELIVERY_TIMES, type DeliveryContext, type DeliveryTimes, WebhookDelivery } from "./delivery";
 import type { EventFeed } from "./feed";
 

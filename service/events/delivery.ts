@@ -1,8 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { showEvents } from "../../provider/access/caller";
 import { isOverlayError, type OverlayError } from "../../provider/errors";
-import type { Webhooks } from "../../provider/ipam/admin";
-import type { Delivery, Webhook } from "../../provider/ipam/types";
+import type { Delivery, Webhook, Webhooks } from "../../provider/ipam/admin";
 import type { EventFeed } from "./feed";
 import { POST_TIMEOUT_MS, post } from "./post";
 import { describeLoggedEvent, type NumberedChange } from "./stream";

@@ -1,5 +1,5 @@
 import { escapeLine } from "../../provider/errors";
-import type { Webhook } from "../../provider/ipam/types";
+import type { Webhook } from "../../provider/ipam/admin";
 import { EVENT_ID_HEADER, SIGNATURE_HEADER, signatureOf } from "../../provider/webhooks/webhooks";
 
 /** Milliseconds in which a receiver must answer. */

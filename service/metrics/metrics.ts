@@ -1,7 +1,8 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { isOverlayError } from "../../provider/errors";
+import type { Webhook } from "../../provider/ipam/admin";
 import type { Observer } from "../../provider/ipam/session";
-import type { Store, Webhook } from "../../provider/ipam/types";
+import type { Store } from "../../provider/ipam/types";
 import { withStoreTimeout } from "../readiness";
 import { PoolMetrics } from "./pool-metrics";
 

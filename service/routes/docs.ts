@@ -13,7 +13,8 @@ const DESCRIPTION = `Addresses, pools and runners at run time.
 Errors are \`application/problem+json\` (RFC 9457). Not listed with each operation: a path that does not exist is 404, a method that a path does not have
 is 405 and names the others in \`Allow\`, and a request whose headers are malformed or arrive too slowly is 400 or 408.
 
-Each operation names the scope that its access token needs; \`admin\` includes all others. The protocol of stacks that use the service as their store
+To try operations out, paste an access token under *Authorize*: \`overlayctl access create NAME --scope admin\` prints one. The examples work as they stand,
+in their order, where the service runs with \`--demo\`. Each operation names the scope that its access token needs; \`admin\` includes all others. The protocol of stacks that use the service as their store
 (\`/api/pool/v1\`) is not described here: it is internal, and its only client is this package.`;
 
 /** The page loads and calls nothing but this service. */
@@ -50,7 +51,15 @@ export async function registerDocs(app: App, version: string): Promise<void> {
     docs.addHook("onRoute", (route) => {
       route.config = { ...route.config, scope: "public" };
     });
-    await docs.register(swaggerUi, { routePrefix: "/docs", staticCSP: PAGE_POLICY, uiConfig: { validatorUrl: null } });
+    // The bar at the top is about Fastify.
+    const css = [{ filename: "page.css", content: ".swagger-ui .topbar { display: none }" }];
+    const theme = { title: "pulumi-overlay", css };
+    await docs.register(swaggerUi, {
+      routePrefix: "/docs",
+      staticCSP: PAGE_POLICY,
+      uiConfig: { validatorUrl: null },
+      theme,
+    });
   });
   app.get("/openapi.json", { config: { scope: "public" }, schema: { hide: true } }, async () => app.swagger());
 }

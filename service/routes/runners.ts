@@ -14,7 +14,7 @@ const runnerParams = z.object({
   runner: runnerInput.shape.runner.describe("NAME if only one network has it, or NETWORK%2FNAME."),
 });
 
-/** A report lists up to ten thousand containers. Bytes. */
+/** A report lists thousands of containers. Bytes. */
 const REPORT_LIMIT = 2 ** 21;
 
 /** Configuration, heartbeat and report of a runner. */

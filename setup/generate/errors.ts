@@ -1,8 +1,14 @@
-import { type Category, CODES, ERROR_CODES } from "../../provider/error-codes";
+import { type Category, type Code, ERROR_CODES, ERROR_GROUPS } from "../../provider/error-codes";
 import { statusOf } from "../../service/problem";
 
 /** docs/errors.md, from the table of error codes. */
-export const errorsPage = (): string => `${[INTRODUCTION, ...[...CODES].sort().map(section), CLIENT].join("\n\n")}\n`;
+export const errorsPage = (): string => {
+  const groups = Object.entries(ERROR_GROUPS).map(([title, codes]) => {
+    const sections = (Object.keys(codes) as Code[]).sort().map(section);
+    return [`## ${title}`, ...sections].join("\n\n");
+  });
+  return `${[INTRODUCTION, ...groups, CLIENT].join("\n\n")}\n`;
+};
 
 const INTRODUCTION = `# Errors
 
@@ -30,7 +36,7 @@ const CATEGORIES: Record<Category, string> = {
   internal: "settings, store or a fault",
 };
 
-function section(name: (typeof CODES)[number]): string {
+function section(name: Code): string {
   const { category, meaning, remedy } = ERROR_CODES[name];
-  return `## ${name}\n\n${meaning}\n\n**What to do.** ${remedy}\n\n*${CATEGORIES[category]} · ${statusOf(name)}*`;
+  return `### ${name}\n\n${meaning}\n\n**What to do.** ${remedy}\n\n*${CATEGORIES[category]} · ${statusOf(name)}*`;
 }

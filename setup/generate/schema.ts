@@ -120,8 +120,14 @@ const byName = ({ description, $ref, items }: Property): Property => ({
   ...(description && { description }),
 });
 
+/** An output has the name of the resource that it refers to. */
+const nameOnly = ({ description, items }: Property): Property => ({
+  ...(items ? { type: "array", items: { type: "string" } } : { type: "string" }),
+  ...(description && { description }),
+});
+
 const outputProperty = (def: Definition, key: string, { default: _, ...property }: Property): Property => ({
-  ...property,
+  ...(def.references?.[key] ? nameOnly(property) : property),
   ...(def.secrets.includes(key) && { secret: true }),
   ...(replaces(def, key) && { replaceOnChanges: true }),
 });

@@ -19,7 +19,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
       ..."ip network runner pool state expiresAt gateway token".split(" "),
     ]);
     expect(stdout.trim().split("\n")).toHaveLength(3);
-    expect(await ctl.refusal("ip", "reserve", "--runner", "node2", "--count", "257")).toBe("2 INPUT_INVALID");
+    expect(await ctl.refusal("ip", "reserve", "--runner", "node2", "--count", "65")).toBe("2 INPUT_INVALID");
     expect(await ctl.refusal("ip", "reserve", "--runner", "node2", "--count", "2", "--by", "x")).toBe(
       "1 INPUT_INVALID",
     );

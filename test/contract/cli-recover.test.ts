@@ -102,7 +102,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const next = await ctl.withPool((pool) =>
       claimOne(pool, { pool: "network/training", owner: "new", type: "RunnerSubnet" }),
     );
-    expect(next.extents).toEqual([{ first: 4n, last: 4n }]);
+    expect(next.ranges).toEqual([{ first: 4n, last: 4n }]);
   });
 
   test("an older backup is refused by a stack that has seen a newer version, and accepted after the recovery", async () => {
@@ -141,7 +141,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const exported = exportTo("dev.json", [...everything(), resource("RunnerSubnet", late)]);
     await ctl.must("recover", "--stack-export", exported, "--yes");
     for (const { changes } of (await everyDiff()).flat()) expect(changes).toBe(false);
-    expect((await claim("sixth")).extents).toEqual([{ first: 5n, last: 5n }]);
+    expect((await claim("sixth")).ranges).toEqual([{ first: 5n, last: 5n }]);
   });
 
   test("a stack without an export is accepted with the version that it names", async () => {

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { historyOf } from "../../provider/ipam/interface";
-import { by, createFixture, createPool, type Engine, extents, firstOf, START } from "./fixture";
+import { by, createFixture, createPool, type Engine, firstOf, ranges, START } from "./fixture";
 import { refusal } from "./refusal";
 
 /** Changes that compare the lease's state in their own transaction, and claims that may be retried. */
 export function conditionalChangeContract(engine: Engine): void {
   test("of two concurrent uses of a reservation, or a use and a release, one succeeds", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const onlyIf = { state: "reserved" } as const;
     const use = (leaseId: string, usedBy: string) =>
       another().change("pool/p", leaseId, { state: "used", usedBy }, { onlyIf });
@@ -24,7 +24,7 @@ export function conditionalChangeContract(engine: Engine): void {
 
   test("of two concurrent changes of a lease as it was read one succeeds: the data is compared in the transaction", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { data: { run: "r0", name: "n" } }));
     const ifRun = (run?: string) => ({ onlyIf: { data: { run } } });
     const change = (run: string) => another().change("pool/p", leaseId, { data: { run } }, ifRun("r0"));
@@ -41,14 +41,14 @@ export function conditionalChangeContract(engine: Engine): void {
 
   test("an idempotent claim by the same owner returns the same lease id, and restarts the ttl", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const request = by("a", { ttl: 60, idempotent: true });
     const [first, second] = await Promise.all([pool.claim(request), another().claim(request)]);
     expect(second.leaseId).toBe(first.leaseId);
     pass(50);
     const again = await pool.claim(request);
     expect(again).toMatchObject({ leaseId: first.leaseId, expiresAt: START + 110_000 });
-    const other = by("a", { idempotent: true, values: extents("7") });
+    const other = by("a", { idempotent: true, values: ranges("7") });
     await expect(pool.claim(other)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
     await pool.change("pool/p", first.leaseId, { state: "used", usedBy: "x" });
     await expect(pool.claim(request)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
@@ -58,7 +58,7 @@ export function conditionalChangeContract(engine: Engine): void {
 
   test("a ttl restarts when a used lease is reserved again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
     expect(await pool.change("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
     pass(3600);
@@ -73,7 +73,7 @@ export function conditionalChangeContract(engine: Engine): void {
   test("the history names the user of each change; an expiry has none", async () => {
     const { another, pass } = await createFixture(engine);
     const [ann, bob] = [another({ actor: "ann@host" }), another({ actor: "bob@host" })];
-    await createPool(ann, { extents: extents("1-9"), kind: "id" });
+    await createPool(ann, { ranges: ranges("1-9"), kind: "id" });
     const { leaseId } = await ann.claim(by("a", { ttl: 60 }));
     pass(1);
     await bob.change("pool/p", leaseId, { state: "used", usedBy: "web" });

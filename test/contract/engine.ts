@@ -41,13 +41,13 @@ export const leaseRow = (uid: string, at: bigint | [bigint, bigint], more: Parti
   const [first, last] = Array.isArray(at) ? at : [at, at];
   return {
     ...{ uid, leaseId: `${uid}.1`, pool: POOL, owner: `owner of ${uid}`, type: "IPReservation", state: "reserved" },
-    ...{ extents: [{ first, last }], createdAt: 10, updatedAt: 20, lastSeen: 30 },
+    ...{ ranges: [{ first, last }], createdAt: 10, updatedAt: 20, lastSeen: 30 },
     ...more,
   };
 };
 
 export const offerRow = (owner: string, more: Partial<OfferRow> = {}): OfferRow => ({
-  ...{ owner, program: "main", run: "r1", pool: POOL, type: "StaticIP", extents: [{ first: 7n, last: 7n }] },
+  ...{ owner, program: "main", run: "r1", pool: POOL, type: "StaticIP", ranges: [{ first: 7n, last: 7n }] },
   ...{ byValue: false, afterLease: [], uid: "u-offer", createdAt: 10, updatedAt: 20, expiresAt: 1000 },
   ...more,
 });
@@ -59,8 +59,8 @@ const free = (first: bigint, last: bigint, zone: "a" | "r" = "a", pool = POOL): 
   last,
 });
 
-export const eventOf = ({ pool, owner, uid, leaseId, extents }: LeaseRow): Event => ({
-  ...{ at: 40, what: "claimed", pool, owner, uid, leaseId, extents },
+export const eventOf = ({ pool, owner, uid, leaseId, ranges }: LeaseRow): Event => ({
+  ...{ at: 40, what: "claimed", pool, owner, uid, leaseId, ranges },
 });
 
 export interface Writes {
@@ -136,7 +136,7 @@ const tenant = { org: "acme", project: "web" };
 const fullLease = leaseRow("full", 0xffff_0a00_0001n, {
   owner: "org/urn:pulumi:prod::web::overlay:index:StaticIP::größe 'x' \"y\" \\",
   state: "used",
-  extents: [
+  ranges: [
     { first: 1n, last: 1n },
     { first: 1n << 100n, last: (1n << 128n) - 1n },
   ],
@@ -173,7 +173,7 @@ const fullOffer = offerRow("org/urn:pulumi:prod::web::overlay:index:IPPool::p", 
   childPool: {
     name: "network/x",
     kind: "id",
-    extents: [{ first: 1n, last: 9n }],
+    ranges: [{ first: 1n, last: 9n }],
     reserved: [{ first: 1n, last: 1n }],
     staticOnly: [{ first: 2n, last: 2n }],
     allocation: "hashed",
@@ -562,8 +562,8 @@ function guardContract({ guardsConflict }: EngineUnderTest, open: Open): void {
     await write(store, { leases: [held, other] });
     await write(store, {
       leases: [
-        [held, { ...held, extents: other.extents, names: ["m"] }],
-        [other, { ...other, extents: held.extents, names: ["n"] }],
+        [held, { ...held, ranges: other.ranges, names: ["m"] }],
+        [other, { ...other, ranges: held.ranges, names: ["n"] }],
       ],
     });
     const found = await find(store, { of: "name", name: "n" }, { of: "values", pool: POOL, first: 1n, last: 1n });
@@ -638,7 +638,7 @@ function headContract({ sql }: EngineUnderTest, open: Open): void {
     const store = await open(undefined, { clock: () => now });
     await write(store, {});
     const count = (n: number) => `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${n})`;
-    const columns = "(id, at, what, pool, owner, uid, lease_id, extents)";
+    const columns = "(id, at, what, pool, owner, uid, lease_id, ranges)";
     const url = urlOf(store);
     await sql(
       url,
@@ -757,9 +757,9 @@ function corruptContract({ sql }: EngineUnderTest, open: Open, url: () => string
   const pool: Query = { of: "pool", name: "pool/full" };
   const damages: [set: string, query: Query, column: string][] = [
     ["lease SET owner = 'a' || chr(7)", uid, "owner"],
-    ["lease SET extents = '[\"1-2\"]'", uid, "extents"],
-    [`lease SET extents = '["${"f".repeat(32)}-${"0".repeat(32)}"]'`, uid, "extents"],
-    ["lease SET extents = '{}'", uid, "extents"],
+    ["lease SET ranges = '[\"1-2\"]'", uid, "ranges"],
+    [`lease SET ranges = '["${"f".repeat(32)}-${"0".repeat(32)}"]'`, uid, "ranges"],
+    ["lease SET ranges = '{}'", uid, "ranges"],
     ["lease SET state = 'lost'", uid, "state"],
     ["lease SET ports = '[\"tcp/65536\"]'", uid, "ports"],
     ['lease SET tenant = \'{"org":"a"}\'', uid, "tenant"],

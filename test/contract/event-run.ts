@@ -3,7 +3,7 @@ import { expect } from "vitest";
 import type { Ctl } from "../unit/cli/ctl";
 import { EventClient } from "../unit/service/event-client";
 import { Receiver } from "../unit/service/receiver";
-import { createPool, extents, openPool } from "./fixture";
+import { createPool, openPool, ranges } from "./fixture";
 import { type ServiceProcess, startService, waitFor } from "./service-process";
 
 /**
@@ -22,8 +22,8 @@ export class EventRun {
 
   async start(): Promise<void> {
     const pool = await openPool(this.store, SETTINGS);
-    await createPool(pool, { name: "pool/p", extents: extents("10.0.0.0/18") });
-    await createPool(pool, { name: "pool/q", extents: extents("10.64.0.0/18") });
+    await createPool(pool, { name: "pool/p", ranges: ranges("10.0.0.0/18") });
+    await createPool(pool, { name: "pool/q", ranges: ranges("10.64.0.0/18") });
     await pool.end();
     const [made] = await this.#must("access", "create", "run", "--scope", "admin");
     this.#token = String(made!.token);

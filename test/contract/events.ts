@@ -1,14 +1,14 @@
 import { expect, test } from "vitest";
 import { createAccessToken } from "../../provider/access/access-tokens";
+import type { AccessToken, Delivery, Webhook } from "../../provider/ipam/admin";
 import { findUsage, historyOf } from "../../provider/ipam/interface";
-import type { AccessToken, Delivery, Webhook } from "../../provider/ipam/types";
-import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
+import { by, createFixture, createPool, type Engine, firstOf, ranges, requestFor } from "./fixture";
 
 /** The event log, sessions of several users on one store, batches, access tokens and webhooks. */
 export function eventContract(engine: Engine): void {
   test("changes of all processes are numbered in the order of their commits", async () => {
     const { pool, another } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     const { last: before } = await pool.events({ after: 0 });
     const second = another();
     for (const owner of ["a", "b", "c"]) {
@@ -35,7 +35,7 @@ export function eventContract(engine: Engine): void {
 
   test("changes of one commit are read one by one, from any of them on", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     const { last } = await pool.events({ after: 0 });
     await pool.ipam.claim(["a", "b", "c", "d"].map((owner) => by(owner)));
     await another().claim(by("e"));
@@ -52,7 +52,7 @@ export function eventContract(engine: Engine): void {
 
   test("a refused operation and an offer leave no event, also beside others in one transaction", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const { last } = await pool.events({ after: 0 });
     await Promise.allSettled([
       pool.claim(requestFor("a", "10.0.0.1")),
@@ -67,7 +67,7 @@ export function eventContract(engine: Engine): void {
 
   test("an event that is not made yet is an error", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const { last } = await pool.events({ after: 0 });
     await expect(pool.events({ after: last + 1 })).rejects.toMatchObject({ code: "EVENTS_LOST" });
   });
@@ -75,7 +75,7 @@ export function eventContract(engine: Engine): void {
   const { actorName = (actor) => actor } = engine;
   test("a session carries its own actor into history and leases, also in a transaction with others", async () => {
     const { pool } = await createFixture(engine, { actor: "service@host", quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     const [ann, bob] = [pool.session({ actor: "ann" }), pool.session({ actor: "bob" })];
     const [a] = await Promise.all([ann.claim(by("a")), bob.claim(by("b")), pool.claim(by("c"))]);
     await bob.release("pool/p", a.leaseId);
@@ -92,7 +92,7 @@ export function eventContract(engine: Engine): void {
 
   test("claims of a batch are committed all or none", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/30"), reserved: extents("10.0.0.0") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/30"), reserved: ranges("10.0.0.0") });
     const batch = (...owners: string[]) => owners.map((owner) => by(owner));
     await expect(pool.ipam.claim(batch("a", "b", "c", "d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
     expect(await findUsage(another(), "pool/p")).toMatchObject({ held: 0n });
@@ -131,7 +131,7 @@ export function eventContract(engine: Engine): void {
   test("a webhook begins behind the newest event, and one process at a time changes its delivery", async () => {
     const { pool, another, pass } = await createFixture(engine);
     const second = another();
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const { last } = await pool.events({});
     const webhook: Webhook = {
       id: "0a1b2c3d",

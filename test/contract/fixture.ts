@@ -3,7 +3,7 @@ import { openIpam, type Settings } from "../../provider/ipam";
 import { StoreAdmin } from "../../provider/ipam/admin";
 import { claimOne } from "../../provider/ipam/interface";
 import { RunPlan } from "../../provider/ipam/run-plan";
-import type { ExistingLease, Extent, Ipam, Lease, PoolSpec, Request, Store } from "../../provider/ipam/types";
+import type { ExistingLease, Ipam, Lease, PoolSpec, Request, Store, ValueRange } from "../../provider/ipam/types";
 
 /** A run of Pulumi, its store and the administration of that as one object: operations of all, of the run first. */
 export type Pool = Omit<RunPlan, "ipam"> & { readonly ipam: Store } & Omit<Store, keyof RunPlan | "session"> &
@@ -86,7 +86,7 @@ export async function createFixture(engine: Engine, settings: Partial<Terms> = {
 }
 
 /** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */
-export function extent(text: string): Extent {
+export function range(text: string): ValueRange {
   const [first, last = first] = text.split("-") as [string, string?];
   const point = (part: string) => (tryParseIp(part) === undefined && /^\d+$/.test(part) ? BigInt(part) : parseIp(part));
   if (!text.includes("/")) return { first: point(first), last: point(last!) };
@@ -95,9 +95,9 @@ export function extent(text: string): Extent {
   return { first: parseIp(base), last: parseIp(base) + size - 1n };
 }
 
-export const extents = (...texts: string[]): Extent[] => texts.map(extent);
+export const ranges = (...texts: string[]): ValueRange[] => texts.map(range);
 
-type NewPool = Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] };
+type NewPool = Omit<Partial<PoolSpec>, "ranges"> & { ranges: ValueRange[] };
 
 /** Creates a pool as users do: with a lease on an address space. */
 export const createPool = (pool: Pick<Pool, "claim">, spec: NewPool): Promise<Lease> => pool.claim(poolRequest(spec));
@@ -107,7 +107,7 @@ export const createPoolOn = (store: Ipam, spec: NewPool): Promise<Lease> => clai
 
 function poolRequest(spec: NewPool): Request {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
-  const values = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
+  const values = full.kind === "address" ? full.ranges : ranges(`${full.name.length}`);
   return {
     pool: `space/${full.kind}`,
     owner: `opener of ${full.name}`,
@@ -137,7 +137,7 @@ export const inProgram = (program: string, ...requests: Request[]): Request[] =>
 };
 
 /** A request in pool/p for these values. */
-export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { values: extents(...values) });
+export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { values: ranges(...values) });
 
 /** A lease that exists outside the store, for an import. */
 export const existingLease = (
@@ -147,7 +147,7 @@ export const existingLease = (
   pool,
   owner,
   type,
-  values: extents(...values),
+  values: ranges(...values),
   ...(tenant && { tenant }),
   ...(sharingKey !== undefined && { sharingKey }),
   ...(ports && { ports }),
@@ -156,7 +156,7 @@ export const existingLease = (
 /** A lease as reads return it. */
 export const asStored = ({ version: _, ...lease }: Lease): Lease => lease;
 
-export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;
+export const firstOf = ({ ranges }: Lease): bigint => ranges[0]!.first;
 
 /** A network, with the pool of its runners. */
 export const network = (
@@ -168,9 +168,9 @@ export const network = (
   owner: `network ${name}`,
   type: "OverlayNetwork",
   program: PROGRAM,
-  values: extents(cidr),
+  values: ranges(cidr),
   names: [`network/${name}`],
-  childPool: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
+  childPool: { name: `network/${name}`, kind: "id", ranges: ranges("1-63"), allocation: "lowest", ...more },
 });
 
 /** A runner, with the pool of its addresses. */
@@ -183,7 +183,7 @@ export const runner = (net: string, name: string): Request => ({
   childPool: {
     name: `runner/${net}/${name}`,
     kind: "address",
-    extents: extents("10.1.0.2-10.1.0.9"),
+    ranges: ranges("10.1.0.2-10.1.0.9"),
     allocation: "lowest",
   },
 });

@@ -5,18 +5,18 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest"
 import { openIpam } from "../../provider/ipam";
 import { findSpec } from "../../provider/ipam/interface";
 import type { PlannedRequest } from "../../provider/ipam/run-plan";
-import type { Extent, PoolSpec, Store } from "../../provider/ipam/types";
+import type { PoolSpec, Store, ValueRange } from "../../provider/ipam/types";
 import {
   asStored,
   by,
   createPool,
   existingLease,
-  extents,
   firstOf,
   network,
   openPool,
   type Pool,
   poolOf,
+  ranges,
   requestFor,
 } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
@@ -60,7 +60,7 @@ describe("an answer that gets lost", () => {
   beforeEach(async () => {
     await serve(await openStore("memory:"));
     pool = await newRun();
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
   });
 
   test("of an offer or a claim: the owner gets the same value", async () => {
@@ -126,7 +126,7 @@ describe("an answer that gets lost", () => {
     const first = await pool.offer(by(a));
     proxy.loseAnswers("offer");
     await expect(pool.offer(requestFor(b, String(firstOf(first))))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
-    expect(await pool.offer(by(a))).toMatchObject({ uid: first.uid, extents: first.extents });
+    expect(await pool.offer(by(a))).toMatchObject({ uid: first.uid, ranges: first.ranges });
   });
 });
 
@@ -141,7 +141,7 @@ describe("round trips", () => {
   beforeEach(async () => {
     await serve(await openStore("memory:"));
     pool = await newRun();
-    await createPool(pool, { extents: extents("1-150"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-150"), kind: "id" });
   });
 
   test("an offer, a claim and a change need one each", async () => {
@@ -152,15 +152,15 @@ describe("round trips", () => {
   });
 
   test("an offer whose child pool follows from what it gets needs two", async () => {
-    const childPool = ([id]: Extent[]): PoolSpec => ({
+    const childPool = ([id]: ValueRange[]): PoolSpec => ({
       name: `pool/child-${id!.first}`,
       kind: "id",
-      extents: extents("1-9"),
+      ranges: ranges("1-9"),
       allocation: "lowest",
     });
     const request = { ...by(a), childPool };
     expect(await callsOf(() => pool.offer(request))).toEqual(["offer", "offer"]);
-    expect(await callsOf(() => pool.claim({ ...request, values: extents("1") }))).toEqual(["claim"]);
+    expect(await callsOf(() => pool.claim({ ...request, values: ranges("1") }))).toEqual(["claim"]);
   });
 });
 
@@ -185,7 +185,7 @@ describe("two instances that get every other request", () => {
   test.each(stores)("on %s: resources swap their values, as preview has shown", async (_, open) => {
     await serve(...(await open()));
     const before = await newRun();
-    await createPool(before, { extents: extents("1-9"), kind: "id" });
+    await createPool(before, { ranges: ranges("1-9"), kind: "id" });
     const swap: [string, string, string][] = [
       [a, "1", "2"],
       [b, "2", "3"],
@@ -212,13 +212,13 @@ describe("two instances that get every other request", () => {
       childPool: ([id]) => ({
         name: "runner/n/r",
         kind: "address",
-        extents: [{ first: id!.first * 256n, last: id!.first * 256n + 9n }],
+        ranges: [{ first: id!.first * 256n, last: id!.first * 256n + 9n }],
         allocation: "lowest",
       }),
     };
     const offer = await preview.offer(runner);
-    const lease = await up.claim({ ...runner, values: offer.extents });
+    const lease = await up.claim({ ...runner, values: offer.ranges });
     expect(lease.childPool).toBe("runner/n/r");
-    expect((await findSpec(up, "runner/n/r"))?.extents[0]?.first).toBe(firstOf(lease) * 256n);
+    expect((await findSpec(up, "runner/n/r"))?.ranges[0]?.first).toBe(firstOf(lease) * 256n);
   });
 });

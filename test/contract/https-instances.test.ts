@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { isCommitted, type Lease } from "../../provider/ipam/types";
 import { Ctl } from "../unit/cli/ctl";
-import { by, createPool, extents, firstOf, openPool, type Pool } from "./fixture";
+import { by, createPool, firstOf, openPool, type Pool, ranges } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 import { startService } from "./service-process";
@@ -46,7 +46,7 @@ describe("instances that are killed with SIGKILL", () => {
     const store = urlOf();
     if (store === undefined) return;
     const operator = await openPool(store, SETTINGS);
-    await createPool(operator, { kind: "id", extents: extents("1-400"), allocation: "lowest" });
+    await createPool(operator, { kind: "id", ranges: ranges("1-400"), allocation: "lowest" });
     const start = () => startService(ctl, ["--no-auth"], { OVERLAY_STORE: store });
     const instances = [await start(), await start()];
     const ports = instances.map(({ url }) => Number(new URL(url).port));

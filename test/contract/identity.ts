@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { findUsage } from "../../provider/ipam/interface";
-import { by, createFixture, createPool, type Engine, extents, requestFor } from "./fixture";
+import { by, createFixture, createPool, type Engine, ranges, requestFor } from "./fixture";
 
 /** Which store it is, and whether it has lost commits. */
 export function identityContract(engine: Engine): void {
   test("a store keeps its id, and its version grows with every commit and with nothing else", async () => {
     const { pool, another } = await createFixture(engine);
     const { id } = await pool.describe();
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const before = await pool.describe();
     await findUsage(pool, "pool/p");
     await expect(pool.claim(requestFor("other", "10.9.9.9"))).rejects.toThrow(/^IP_OUTSIDE_POOL/);
@@ -19,7 +19,7 @@ export function identityContract(engine: Engine): void {
 
   test("claim and change return the version that their own commit made, whatever is committed at the same time", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const { id } = await pool.describe();
     const { version } = await pool.describe();
     const [a, b] = await Promise.all([pool.claim(by("a")), pool.claim(by("b"))]);
@@ -38,7 +38,7 @@ export function identityContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     const seen = { id: "lost", version: 40, epoch: "00000000" };
     await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is new, but .* store lost\./);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const own = await pool.describe();
     await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is store [0-9a-f-]{32,36}, but/);
     await pool.adoptIdentity(["lost"], 40);

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { historyOf } from "../../provider/ipam/interface";
-import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, firstOf, ranges, requestFor, START } from "./fixture";
 
 /** Offers and claims: which values an owner gets and keeps. */
 export function leaseContract(engine: Engine): void {
   test("a recent offer is not rewritten; an older one is", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const offer = await pool.offer(by("a"));
     pass(59);
     expect(await pool.offer(by("a"))).toEqual(offer);
@@ -17,7 +17,7 @@ export function leaseContract(engine: Engine): void {
 
   test("an offer with a short ttl is renewed before and after it expires", async () => {
     const { pool, pass } = await createFixture(engine, { offerTtl: 30 });
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const { expiresAt } = await pool.offer(by("a"));
     for (const seconds of [25, 40]) {
       pass(seconds);
@@ -30,17 +30,17 @@ export function leaseContract(engine: Engine): void {
 
   test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const offers = [await pool.offer(by("a")), await pool.offer(by("b")), await another().offer(by("a"))];
     expect(offers.map(firstOf)).toEqual([1n, 2n, 1n]);
     const claimed = await another().claim(requestFor("b", "2"));
-    expect(claimed).toMatchObject({ state: "reserved", extents: extents("2"), uid: offers[1]!.uid });
+    expect(claimed).toMatchObject({ state: "reserved", ranges: ranges("2"), uid: offers[1]!.uid });
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
   });
 
   test("every claim renews the lease id, keeps the uid, and fences the old id", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const first = await pool.claim(by("a"));
     const second = await pool.claim(requestFor("a", "1"));
     expect(second.leaseId).not.toBe(first.leaseId);
@@ -55,7 +55,7 @@ export function leaseContract(engine: Engine): void {
 
   test("a lease has all fields of its request, and the store's time", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     const details = {
       tenant: { org: "o", project: "p" },
       labels: { team: "red" },
@@ -71,7 +71,7 @@ export function leaseContract(engine: Engine): void {
       pool: "pool/p",
       owner: "a",
       type: "IPReservation",
-      extents: extents("10.0.0.0"),
+      ranges: ranges("10.0.0.0"),
       state: "reserved",
       uid: lease.uid,
       leaseId: lease.leaseId,
@@ -84,7 +84,7 @@ export function leaseContract(engine: Engine): void {
 
   test("a preview does not change a committed lease", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const firm = await pool.claim(by("a", { labels: { x: "1" }, names: ["runner/n/a"] }));
     pass(10);
     expect(await pool.offer(by("a", { labels: { x: "2" }, names: ["runner/n/b"] }))).toEqual(asStored(firm));
@@ -96,7 +96,7 @@ export function leaseContract(engine: Engine): void {
 
   test("a value that another owner holds is refused in check, and PLAN_STALE in create; both name the holder", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     await pool.claim(requestFor("a", "10.0.0.5"));
     await expect(pool.offer(requestFor("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
@@ -110,10 +110,10 @@ export function leaseContract(engine: Engine): void {
 
   test("an owner holds two leases while it is replaced, and each is found by its value", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const old = await pool.claim(by("a", { names: ["runner/n/a"] }));
     pass(1);
-    const next = await pool.claim(by("a", { names: ["runner/n/a"], values: extents("7") }));
+    const next = await pool.claim(by("a", { names: ["runner/n/a"], values: ranges("7") }));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n, 7n]);
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(next));
     expect(await pool.find({ pool: "pool/p", value: 1n })).toMatchObject({ uid: old.uid, names: [] });
@@ -124,12 +124,12 @@ export function leaseContract(engine: Engine): void {
 
   test("a preview of another value that is not merged does not change the owner's lease", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const names = ["runner/n/a"];
     const firm = await pool.claim(by("a", { names }));
     pass(1);
-    const offer = await pool.offer(by("a", { names, values: extents("5") }));
-    expect(offer).toMatchObject({ state: "offered", extents: extents("5") });
+    const offer = await pool.offer(by("a", { names, values: ranges("5") }));
+    expect(offer).toMatchObject({ state: "offered", ranges: ranges("5") });
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toEqual(asStored(firm));
     const renewed = await pool.claim(by("a", { names }));
     expect(asStored(renewed)).toEqual({
@@ -143,7 +143,7 @@ export function leaseContract(engine: Engine): void {
 
   test("a rename moves the lease to its new owner under the same id", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
     const moved = await pool.change("pool/p", lease.leaseId, { owner: "new" });
     expect(asStored(moved)).toEqual({ ...asStored(lease), owner: "new" });
@@ -154,7 +154,7 @@ export function leaseContract(engine: Engine): void {
 
   test("an offer cannot be changed, only claimed", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const { leaseId } = await pool.offer(by("a"));
     await expect(pool.change("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
     expect(await pool.release("pool/p", leaseId)).toBe(false);
@@ -163,7 +163,7 @@ export function leaseContract(engine: Engine): void {
 
   test("history has the owner and values of each lease, and no offers", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     await pool.offer(by("a"));
     const lease = await pool.claim(by("a", { by: "commit 1" }));
     pass(1);
@@ -180,12 +180,14 @@ export function leaseContract(engine: Engine): void {
       [2000, "renamed", "b", user, "a"],
       [3000, "released", "b", user, undefined],
     ]);
-    expect(await historyOf(pool, "pool/p", { since: START + 1001, limit: 1 })).toEqual([events[2]]);
+    expect(await historyOf(pool, "pool/p", START + 1001)).toEqual(events.slice(2));
+    const [first] = (await pool.events({ pool: "pool/p", limit: 1 })).events;
+    expect((await pool.events({ pool: "pool/p", after: first!.id, limit: 2 })).events).toEqual(events.slice(1, 3));
   });
 
   test("leases are listed in the order of their values, page by page", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-99"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-99"), kind: "id" });
     for (const value of ["40", "7", "99", "12"]) await pool.claim(requestFor(`owner of ${value}`, value));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([7n, 12n, 40n, 99n]);
     expect((await pool.leases("pool/p", { after: 7n, limit: 2 })).map(firstOf)).toEqual([12n, 40n]);
@@ -194,7 +196,7 @@ export function leaseContract(engine: Engine): void {
 
   test("operations that wait together share a commit, and an error fails only its own operation", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-200"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-200"), kind: "id" });
     const requests = Array.from({ length: 150 }, (_, i) => (i % 10 === 3 ? requestFor(`x${i}`, "500") : by(`o${i}`)));
     const results = await Promise.allSettled(requests.map((request) => pool.claim(request)));
     const values = results.flatMap((result) => (result.status === "fulfilled" ? [firstOf(result.value)] : []));

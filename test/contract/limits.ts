@@ -8,8 +8,8 @@ import {
   createPool,
   type Engine,
   existingLease,
-  extents,
   network,
+  ranges,
   requestFor,
   runner,
 } from "./fixture";
@@ -36,7 +36,7 @@ export function limitContract(engine: Engine): void {
       { org: "a", project: "p" },
       { org: "b", project: "p" },
     ];
-    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
+    await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.9"), tenant: ours });
     const lease = await pool.claim(by("x", { tenant: ours }));
     const refused = (who: string) => refusal("TENANT_MISMATCH", "tenant a/p", who);
     for (const request of [by("y", { tenant: theirs }), requestFor("y", "10.0.0.1"), by("y")]) {
@@ -57,7 +57,7 @@ export function limitContract(engine: Engine): void {
 
   test("a lease in a pool without a tenant can change or lose its tenant", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.9") });
     const { leaseId } = await pool.claim(by("x", { tenant: { org: "a", project: "p" } }));
     const other = { org: "b", project: "p" };
     expect(await pool.change("pool/p", leaseId, { tenant: other })).toMatchObject({ tenant: other });
@@ -66,7 +66,7 @@ export function limitContract(engine: Engine): void {
 
   test("from warnAtPercent on, every request is warned, and offers count", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
+    await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
     const warnings = [];
     for (const owner of ["a", "b", "c", "d"]) warnings.push((await pool.offer(by(owner))).warnings);
     expect(warnings).toEqual([
@@ -79,7 +79,7 @@ export function limitContract(engine: Engine): void {
 
   test("with a full quota an owner is offered another value, and can claim it once the old one is released", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
+    await createPool(pool, { ranges: ranges("10.0.0.0/28"), quota: { maxIps: 1 } });
     const old = await pool.claim(requestFor("a", "10.0.0.1"));
     expect(await pool.offer(requestFor("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
     await expect(pool.offer(by("b"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
@@ -92,20 +92,20 @@ export function limitContract(engine: Engine): void {
     "an offer that was made within %o can be claimed",
     async (quota) => {
       const { pool } = await createFixture(engine);
-      await createPool(pool, { extents: extents("10.0.0.0/28"), quota });
+      await createPool(pool, { ranges: ranges("10.0.0.0/28"), quota });
       await pool.claim(requestFor("a", "10.0.0.1"));
       await pool.claim(requestFor("b", "10.0.0.2"));
       const promised = await pool.offer(by("c"));
       await pool.offer(requestFor("a", "10.0.0.9"));
-      expect(await pool.offer(by("c"))).toMatchObject({ extents: promised.extents });
-      expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", extents: promised.extents });
+      expect(await pool.offer(by("c"))).toMatchObject({ ranges: promised.ranges });
+      expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", ranges: promised.ranges });
       await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
     },
   );
 
   test("offers that share an address count once when an offer is claimed", async () => {
     const { pool } = await createFixture(engine);
-    const opening = { extents: extents("10.0.0.0/28") };
+    const opening = { ranges: ranges("10.0.0.0/28") };
     await createPool(pool, { ...opening, quota: { maxIps: 4 } });
     await pool.claim(requestFor("a", "10.0.0.1"));
     await pool.claim(requestFor("b", "10.0.0.2"));
@@ -120,7 +120,7 @@ export function limitContract(engine: Engine): void {
 
   test("an offer that shares a held address frees nothing when an offer is claimed", async () => {
     const { pool } = await createFixture(engine);
-    const opening = { extents: extents("10.0.0.0/28") };
+    const opening = { ranges: ranges("10.0.0.0/28") };
     const shared = (owner: string, port: number) =>
       by(owner, { sharingKey: "web", ports: [{ protocol: "tcp", port }] });
     await createPool(pool, { ...opening, quota: { maxIps: 2 } });

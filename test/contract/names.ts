@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { asStored, by, createFixture, createPool, type Engine, extents } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, ranges } from "./fixture";
 import { refusal } from "./refusal";
 
 /** Names of leases, which are unique in the whole store. */
@@ -13,8 +13,8 @@ export function nameContract(engine: Engine): void {
     ["pool/lb", "POOL_OVERLAP", "name lb"],
   ] as const)("the name %s is unique in the whole store: %s", async (name, code, what) => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
-    await createPool(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "port", name: "pool/other" });
     const holder = await pool.claim(by("a", { names: ["user/a", name] }));
     const conflicting = { ...by("b"), pool: "pool/other", names: [name] };
     await expect(pool.offer(conflicting)).rejects.toMatchObject(refusal(code, what, "a", "IPReservation"));
@@ -28,7 +28,7 @@ export function nameContract(engine: Engine): void {
 
   test("a change can replace names, and names that it leaves out are free", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { ranges: ranges("1-9"), kind: "id" });
     const lease = await pool.claim(by("a", { names: ["host/h1/x", "runner/n/a"] }));
     expect(await pool.change("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
       names: ["runner/n/a", "host/h2/x"],
@@ -42,7 +42,7 @@ export function nameContract(engine: Engine): void {
 
   test("a lease is found by its name in any pool until it ends", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/28") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/28") });
     const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
     expect(await pool.find({ name: "user/n/box" })).toEqual(asStored(lease));
     expect(await pool.find({ name: "user/n/other" })).toBeUndefined();
@@ -52,7 +52,7 @@ export function nameContract(engine: Engine): void {
 
   test("a used lease keeps its user's name when it is claimed again", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/28") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/28") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.change("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
     const renewed = await pool.claim(by("a"));

@@ -1,13 +1,13 @@
 import { describe, expect, test } from "vitest";
-import { formatExtent } from "../../provider/ipam/errors";
+import { formatRangeOf } from "../../provider/ipam/errors";
 import { findUsage } from "../../provider/ipam/interface";
-import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
+import { by, createFixture, createPool, type Engine, firstOf, range, ranges, requestFor } from "./fixture";
 import { refusal } from "./refusal";
 
 /** Which of several free values is chosen, and which requests are refused. */
 export function pickContract(engine: Engine): void {
-  const lan = { extents: extents("10.0.0.0/29"), reserved: extents("10.0.0.0-10.0.0.1", "10.0.0.7") };
-  const address = (lease: { extents: { first: bigint; last: bigint }[] }) => formatExtent("address", lease.extents[0]!);
+  const lan = { ranges: ranges("10.0.0.0/29"), reserved: ranges("10.0.0.0-10.0.0.1", "10.0.0.7") };
+  const address = (lease: { ranges: { first: bigint; last: bigint }[] }) => formatRangeOf("address", lease.ranges[0]!);
 
   test("lowest chooses the lowest value, also between others", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
@@ -21,7 +21,7 @@ export function pickContract(engine: Engine): void {
 
   test("lowest chooses the lowest value, however many leases expired at once", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    await createPool(pool, { ranges: ranges("10.0.0.2-10.0.1.253") });
     const held = await pool.claim(requestFor("held", "10.0.0.2"));
     await Promise.all(Array.from({ length: 480 }, (_, i) => pool.claim(by(`short ${i}`, { ttl: 60 }))));
     pass(61);
@@ -35,7 +35,7 @@ export function pickContract(engine: Engine): void {
 
   test("lowest skips the value of an expired lease that is quarantined or still shared", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    await createPool(pool, { ranges: ranges("10.0.0.2-10.0.1.253") });
     const tcp = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.claim(by("shares", tcp(80)));
     await pool.claim(by("shared", { ...tcp(81), ttl: 200 }));
@@ -51,7 +51,7 @@ export function pickContract(engine: Engine): void {
     const backward = (await createFixture(engine)).pool;
     const owners = Array.from({ length: 40 }, (_, i) => `owner ${i}`);
     const ask = async (pool: typeof forward, order: string[]) => {
-      await createPool(pool, { extents: extents("10.0.0.0/8"), allocation: "hashed" });
+      await createPool(pool, { ranges: ranges("10.0.0.0/8"), allocation: "hashed" });
       const found = new Map<string, string>();
       for (const owner of order) found.set(owner, address(await pool.offer(by(owner))));
       return owners.map((owner) => found.get(owner));
@@ -66,10 +66,10 @@ export function pickContract(engine: Engine): void {
 
   test("random stays inside the pool, in a /64 as in a /24", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
+    await createPool(pool, { ranges: ranges("fd00:1::/64"), allocation: "random" });
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
     expect(new Set(leases.map(firstOf)).size).toBe(20);
-    for (const { extents } of leases) expect(formatExtent("address", extents[0]!)).toMatch(/^fd00:1::/);
+    for (const { ranges } of leases) expect(formatRangeOf("address", ranges[0]!)).toMatch(/^fd00:1::/);
     expect(await findUsage(pool, "pool/p")).toMatchObject({ capacity: 1n << 64n, held: 20n });
     expect(await pool.fsck()).toEqual([]);
   });
@@ -80,9 +80,9 @@ export function pickContract(engine: Engine): void {
     { pool: { ...lan }, values: "10.0.0.6-10.0.0.8", code: "IP_OUTSIDE_POOL" },
     { pool: { ...lan }, values: "10.0.0.1", code: "IP_RESERVED" },
     { pool: { ...lan }, values: "10.0.0.6-10.0.0.7", code: "IP_RESERVED" },
-    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.0", code: "IP_RESERVED" },
-    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.255", code: "IP_RESERVED" },
-    { pool: { extents: extents("1-63"), kind: "id" as const }, values: "64", code: "INPUT_INVALID" },
+    { pool: { ranges: ranges("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.0", code: "IP_RESERVED" },
+    { pool: { ranges: ranges("10.0.0.0/24"), avoidBoundaryIps: true }, values: "10.0.0.255", code: "IP_RESERVED" },
+    { pool: { ranges: ranges("1-63"), kind: "id" as const }, values: "64", code: "INPUT_INVALID" },
   ])("$values", ({ pool: spec, values, code }) => {
     test(`is refused with ${code}`, async () => {
       const { pool } = await createFixture(engine);
@@ -94,7 +94,7 @@ export function pickContract(engine: Engine): void {
 
   test("no block is carved from a pool that avoids .0 and .255, by value or not", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/28"), avoidBoundaryIps: true });
+    await createPool(pool, { ranges: ranges("10.0.0.0/28"), avoidBoundaryIps: true });
     for (const request of [by("a", { size: 4n }), requestFor("a", "10.0.0.8-10.0.0.11")]) {
       const error = refusal("IP_RESERVED", "IPPool p", "avoidBoundaryIps");
       await expect(pool.offer(request)).rejects.toMatchObject(error);
@@ -116,7 +116,7 @@ export function pickContract(engine: Engine): void {
 
   test("static values are given only to requests by value, also after their release", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { ...lan, staticOnly: extents("10.0.0.2-10.0.0.4") });
+    await createPool(pool, { ...lan, staticOnly: ranges("10.0.0.2-10.0.0.4") });
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.5");
     const fixed = await pool.claim(requestFor("b", "10.0.0.3"));
     expect(address(await pool.claim(by("c")))).toBe("10.0.0.6");
@@ -129,29 +129,29 @@ export function pickContract(engine: Engine): void {
 
   test("a value that its owner requested is not chosen for the owner's next request without a value", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { ...lan, staticOnly: extents("10.0.0.4") });
+    await createPool(pool, { ...lan, staticOnly: ranges("10.0.0.4") });
     await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.4"))).leaseId);
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.2");
-    await createPool(pool, { name: "pool/vip", extents: extents("10.1.0.0/24"), autoAssign: false });
+    await createPool(pool, { name: "pool/vip", ranges: ranges("10.1.0.0/24"), autoAssign: false });
     const vip = { ...requestFor("a", "10.1.0.9"), pool: "pool/vip" };
     await pool.release("pool/vip", (await pool.claim(vip)).leaseId);
     await expect(pool.claim({ ...by("a"), pool: "pool/vip" })).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
-    expect((await pool.claim(vip)).extents).toEqual(extents("10.1.0.9"));
+    expect((await pool.claim(vip)).ranges).toEqual(ranges("10.1.0.9"));
   });
 
   test("an owner's expired block is free for the owner's next request", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("2-3"), kind: "id" });
+    await createPool(pool, { ranges: ranges("2-3"), kind: "id" });
     await pool.claim(by("a", { size: 2n, ttl: 60 }));
     pass(61);
-    expect((await pool.claim(by("a"))).extents).toEqual(extents("2"));
+    expect((await pool.claim(by("a"))).ranges).toEqual(ranges("2"));
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("with avoidBoundaryIps .0 and .255 are not chosen, and a pool with nothing else left is full", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
-    const offer = await pool.offer(by("c", { range: extent("10.0.0.255-10.0.1.2") }));
+    await createPool(pool, { ranges: ranges("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
+    const offer = await pool.offer(by("c", { range: range("10.0.0.255-10.0.1.2") }));
     expect(address(offer)).toBe("10.0.1.1");
     await pool.release("pool/p", offer.leaseId);
     const leases = [];
@@ -165,7 +165,7 @@ export function pickContract(engine: Engine): void {
 
   test("blocks are aligned and do not overlap; adjacent free space is merged when they are released", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.0/16"), reserved: extents("10.0.0.0") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/16"), reserved: ranges("10.0.0.0") });
     const blocks = [];
     for (const [owner, size] of Object.entries({ a: 16n, b: 1n, c: 4n, d: 16n, e: 256n })) {
       blocks.push(await pool.claim(by(owner, { size })));
@@ -179,21 +179,21 @@ export function pickContract(engine: Engine): void {
 
   test("the chosen value is in `within`, and dual stack takes one value of each family", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
-    const v4 = extent("0.0.0.0/0");
-    const v6 = extent("fd00::/8");
+    await createPool(pool, { ranges: ranges("10.0.0.0/24", "fd00::/120") });
+    const v4 = range("0.0.0.0/0");
+    const v6 = range("fd00::/8");
     const both = await pool.claim(by("a", { range: v4, secondRange: [v6] }));
-    expect(both.extents).toEqual(extents("10.0.0.0", "fd00::"));
-    expect((await pool.claim(by("b", { range: v6 }))).extents).toEqual(extents("fd00::1"));
+    expect(both.ranges).toEqual(ranges("10.0.0.0", "fd00::"));
+    expect((await pool.claim(by("b", { range: v6 }))).ranges).toEqual(ranges("fd00::1"));
     expect((await pool.claim(by("a", { range: v4, secondRange: [v6] }))).uid).toBe(both.uid);
-    expect(await pool.find({ pool: "pool/p", value: extent("fd00::").first })).toMatchObject({ owner: "a" });
+    expect(await pool.find({ pool: "pool/p", value: range("fd00::").first })).toMatchObject({ owner: "a" });
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b"]);
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("POOL_EXHAUSTED names the leases that were not seen for the longest time", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.2") });
+    await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.2") });
     await pool.claim(by("a"));
     pass(60);
     await pool.claim(by("b"));
@@ -205,7 +205,7 @@ export function pickContract(engine: Engine): void {
 
   test("quotas count offers, count shared values once, and are checked in preview", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { extents: extents("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
     const port = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.offer(by("a", port(80)));
     await pool.offer(by("b", port(81)));

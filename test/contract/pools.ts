@@ -9,9 +9,9 @@ import {
   createFixture,
   createPool,
   type Engine,
-  extents,
   firstOf,
   network,
+  ranges,
   runner,
 } from "./fixture";
 import { refusal } from "./refusal";
@@ -26,8 +26,8 @@ export function poolContract(engine: Engine): void {
     const up = another();
     expect(await findSpec(up, "network/n")).toEqual({ ...network("n", "10.0.0.0/8").childPool, data: { vni: 100 } });
     await up.claim(network("n", "10.0.0.0/8"));
-    await up.claim({ ...runner("n", "r"), values: extents("1") });
-    expect((await up.claim(address("n", "r", "ip"))).extents).toEqual(promised.extents);
+    await up.claim({ ...runner("n", "r"), values: ranges("1") });
+    expect((await up.claim(address("n", "r", "ip"))).ranges).toEqual(promised.ranges);
     expect((await listSpecs(up, { prefix: "network/" })).map(({ name }) => name)).toEqual(["network/n"]);
     expect(await up.fsck()).toEqual([]);
   });
@@ -41,14 +41,14 @@ export function poolContract(engine: Engine): void {
   test("the child pool of an expired offer does not exist until the owner's next request", async () => {
     const { pool, pass } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
-    await pool.offer({ ...runner("n", "r"), values: extents("7") });
+    await pool.offer({ ...runner("n", "r"), values: ranges("7") });
     await pool.offer(address("n", "r", "ip"));
     pass(3601);
     expect(await findSpec(pool, "network/n")).toBeUndefined();
     expect(await findSpec(pool, "runner/n/r")).toBeUndefined();
     expect(await listSpecs(pool, { prefix: "network/" })).toEqual([]);
     expect(await pool.find({ pool: "network/n", value: 1n })).toBeUndefined();
-    const seventh = { ...runner("n", "r"), values: extents("7") };
+    const seventh = { ...runner("n", "r"), values: ranges("7") };
     await expect(pool.offer(seventh)).rejects.toMatchObject({ code: "POOL_NOT_FOUND" });
     await pool.offer(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.offer(seventh))).toBe(7n);
@@ -69,7 +69,7 @@ export function poolContract(engine: Engine): void {
 
   test("networks of one address space do not overlap; those of another may", async () => {
     const { pool } = await createFixture(engine);
-    await pool.claim({ ...network("a", "10.128.0.0/12"), values: extents("10.128.0.0/12", "fd00::/48") });
+    await pool.claim({ ...network("a", "10.128.0.0/12"), values: ranges("10.128.0.0/12", "fd00::/48") });
     await expect(pool.offer(network("b", "10.0.0.0/8"))).rejects.toMatchObject(
       refusal("POOL_OVERLAP", "10.0.0.0/8", "10.128.0.0/12", "fd00::/48", "network a"),
     );
@@ -124,11 +124,11 @@ export function poolContract(engine: Engine): void {
   test("the history of deleted pools is kept", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     const opener = (i: number) => ({
-      ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", values: extents(`10.0.${i}.0/24`) }),
+      ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", values: ranges(`10.0.${i}.0/24`) }),
       childPool: {
         name: `pool/${i}`,
         kind: "address" as const,
-        extents: extents(`10.0.${i}.0/24`),
+        ranges: ranges(`10.0.${i}.0/24`),
         allocation: "lowest" as const,
       },
     });
@@ -194,7 +194,7 @@ export function poolContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     const { names: _, ...plain } = network("n", "10.0.0.0/8");
     await pool.claim(plain);
-    const conflicting = { ...plain, owner: "other", values: extents("11.0.0.0/8") };
+    const conflicting = { ...plain, owner: "other", values: ranges("11.0.0.0/8") };
     await expect(pool.claim(conflicting)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     expect(await pool.find({ pool: "space/default", owner: "other" })).toBeUndefined();
   });
@@ -217,7 +217,7 @@ export function poolContract(engine: Engine): void {
     const named = ({ first }: { first: bigint }): PoolSpec => ({
       name: "runner/n/r",
       kind: "address",
-      extents: extents(`10.0.${first}.2-10.0.${first}.9`),
+      ranges: ranges(`10.0.${first}.2-10.0.${first}.9`),
       allocation: "lowest",
     });
     const request: PlannedRequest = {
@@ -228,15 +228,15 @@ export function poolContract(engine: Engine): void {
     };
     await pool.claim({ ...request, owner: "first", childPool: ([id]) => ({ ...named(id!), name: "runner/n/first" }) });
     await pool.offer(request);
-    expect(firstOf(await pool.offer(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
+    expect(firstOf(await pool.offer(address("n", "r", "ip")))).toBe(ranges("10.0.2.2")[0]!.first);
     await pool.claim(request);
-    expect(firstOf(await pool.claim(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
+    expect(firstOf(await pool.claim(address("n", "r", "ip")))).toBe(ranges("10.0.2.2")[0]!.first);
   });
 
   test("pools are read page by page, without those whose offer has expired", async () => {
     const { pool, pass } = await createFixture(engine);
     for (const name of ["a", "b-1", "b", "c", "d"])
-      await createPool(pool, { name: `pool/${name}`, extents: extents(RANGES[name]!) });
+      await createPool(pool, { name: `pool/${name}`, ranges: ranges(RANGES[name]!) });
     await pool.offer(network("z", "10.9.0.0/16"));
     await pool.offer({
       ...network("bb", "10.8.0.0/16"),
@@ -253,31 +253,31 @@ export function poolContract(engine: Engine): void {
     expect(await read("pool/", { after: "zzz", limit: 1 })).toEqual([]);
   });
 
-  test("free extents are those that a request without values can get, also after leases have expired", async () => {
+  test("free ranges are those that a request without values can get, also after leases have expired", async () => {
     const { pool, pass } = await createFixture(engine);
     const spec = {
-      extents: extents("10.0.0.0/28", "fd00::/120"),
-      reserved: extents("10.0.0.0"),
-      staticOnly: extents("10.0.0.15"),
+      ranges: ranges("10.0.0.0/28", "fd00::/120"),
+      reserved: ranges("10.0.0.0"),
+      staticOnly: ranges("10.0.0.15"),
     };
     await createPool(pool, spec);
-    await pool.claim(by("a", { values: extents("10.0.0.3") }));
-    await pool.claim(by("b", { values: extents("10.0.0.6"), ttl: 60 }));
-    expect(await pool.freeExtents("pool/p")).toEqual(
-      extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5", "10.0.0.7-10.0.0.14", "fd00::-fd00::ff"),
+    await pool.claim(by("a", { values: ranges("10.0.0.3") }));
+    await pool.claim(by("b", { values: ranges("10.0.0.6"), ttl: 60 }));
+    expect(await pool.freeRanges("pool/p")).toEqual(
+      ranges("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5", "10.0.0.7-10.0.0.14", "fd00::-fd00::ff"),
     );
-    expect(await pool.freeExtents("pool/p", { limit: 2 })).toEqual(extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5"));
-    const range = extents("10.0.0.5-10.0.0.8")[0]!;
-    expect(await pool.freeExtents("pool/p", { range })).toEqual(extents("10.0.0.5", "10.0.0.7-10.0.0.8"));
+    expect(await pool.freeRanges("pool/p", { limit: 2 })).toEqual(ranges("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5"));
+    const range = ranges("10.0.0.5-10.0.0.8")[0]!;
+    expect(await pool.freeRanges("pool/p", { range })).toEqual(ranges("10.0.0.5", "10.0.0.7-10.0.0.8"));
     pass(361);
-    expect(await pool.freeExtents("pool/p", { range })).toEqual([range]);
-    expect(await pool.freeExtents("pool/nosuch")).toEqual([]);
+    expect(await pool.freeRanges("pool/p", { range })).toEqual([range]);
+    expect(await pool.freeRanges("pool/nosuch")).toEqual([]);
   });
 
   test("the leases of an owner are found without reading the others, a moved one and a quarantined one, too", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/28") });
-    const values = (owner: string, value: string) => by(owner, { values: extents(value) });
+    await createPool(pool, { ranges: ranges("10.0.0.0/28") });
+    const values = (owner: string, value: string) => by(owner, { values: ranges(value) });
     await pool.claim(values("a", "10.0.0.9"));
     await pool.claim(values("other", "10.0.0.2"));
     const moved = await pool.claim(values("b", "10.0.0.4"));
@@ -286,9 +286,9 @@ export function poolContract(engine: Engine): void {
     await pool.release("pool/p", ended.leaseId);
     const found = await pool.leases("pool/p", { owner: "a" });
     expect(found.map((lease) => [firstOf(lease), lease.state])).toEqual([
-      [extents("10.0.0.4")[0]!.first, "reserved"],
-      [extents("10.0.0.6")[0]!.first, "quarantined"],
-      [extents("10.0.0.9")[0]!.first, "reserved"],
+      [ranges("10.0.0.4")[0]!.first, "reserved"],
+      [ranges("10.0.0.6")[0]!.first, "quarantined"],
+      [ranges("10.0.0.9")[0]!.first, "reserved"],
     ]);
   });
 }

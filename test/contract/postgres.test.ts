@@ -9,7 +9,7 @@ import { openPostgres, type PostgresOptions } from "../../provider/ipam/store/po
 import { TABLES } from "../../provider/ipam/store/schema";
 import type { Engine } from "../../provider/ipam/store/store";
 import { contract } from "./contract";
-import { by, createPool, extents, openPool } from "./fixture";
+import { by, createPool, openPool, ranges } from "./fixture";
 import { type Authority, newAuthority } from "./servers/certificates";
 import { FaultyProxy } from "./servers/faulty-proxy";
 import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
@@ -130,7 +130,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   test("reads that begin before a commit of their process, and are answered after it, find no commit lost", async () => {
     const pool = await open(newUrl());
-    await createPool(pool, { extents: extents("10.0.0.0/20") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/20") });
     let isOver = false;
     const claims = (async () => {
       for (let i = 0; i < 300; i++) await pool.claim(by(`${i}`));
@@ -144,7 +144,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   test("sessions that may only read serve reads", async () => {
     const url = newUrl();
-    await createPool(await open(url), { extents: extents("10.0.0.0/29") });
+    await createPool(await open(url), { ranges: ranges("10.0.0.0/29") });
     await server.sql("CREATE ROLE quiet LOGIN SUPERUSER; ALTER ROLE quiet SET default_transaction_read_only = on");
     const pool = await open(server.url({ schema: schemaOf(url), login: "quiet" }));
     expect(await findSpec(pool, "pool/p")).toMatchObject({ name: "pool/p" });
@@ -163,7 +163,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await owner.webhooks.add(webhook);
     for (const [i, tenant] of tenants.entries()) {
       const name = `pool/${tenant.org}`;
-      await createPool(owner, { name, extents: extents(`10.0.${i}.0/29`), tenant });
+      await createPool(owner, { name, ranges: ranges(`10.0.${i}.0/29`), tenant });
       await owner.claim(by("stack", { pool: name, tenant }));
     }
     await server.sql(readFileSync(join(__dirname, "../../docs/postgresql-roles.sql"), "utf8"));

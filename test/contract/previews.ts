@@ -6,9 +6,9 @@ import {
   createFixture,
   createPool,
   type Engine,
-  extents,
   firstOf,
   inProgram,
+  ranges,
   requestFor,
 } from "./fixture";
 import { refusal } from "./refusal";
@@ -18,7 +18,7 @@ export function previewContract(engine: Engine): void {
   const inStack = (stack: string, name: string) =>
     `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
   const [a, b, c] = ["a", "b", "c"].map((name) => inStack("dev", name)) as [string, string, string];
-  const small = { extents: extents("1-9"), kind: "id" as const };
+  const small = { ranges: ranges("1-9"), kind: "id" as const };
 
   test("with offerTtl 0 a preview writes no offers, but an up does for its own claims", async () => {
     const { pool } = await createFixture(engine, { offerTtl: 0 });
@@ -86,7 +86,7 @@ export function previewContract(engine: Engine): void {
     await createPool(pool, small);
     const held = await pool.claim(requestFor(b, "2"));
     const up = another();
-    expect(await up.offer(requestFor(a, "2"))).toMatchObject({ owner: a, extents: extents("2") });
+    expect(await up.offer(requestFor(a, "2"))).toMatchObject({ owner: a, ranges: ranges("2") });
     await expect(up.claim(requestFor(a, "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
     expect(await pool.find({ pool: "pool/p", value: 2n })).toEqual(asStored(held));
   });

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { findSpec } from "../../provider/ipam/interface";
 import type { Request } from "../../provider/ipam/types";
 import type { Pool } from "./fixture";
-import { by, createFixture, createPool, type Engine, extents, firstOf, inProgram, requestFor } from "./fixture";
+import { by, createFixture, createPool, type Engine, firstOf, inProgram, ranges, requestFor } from "./fixture";
 import { refusal } from "./refusal";
 
 /** An up gives the values that the preview showed, or stops with the reason. */
@@ -10,7 +10,7 @@ export function promiseContract(engine: Engine): void {
   const inStack = (stack: string, name: string) =>
     `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
   const [n, r, other] = [inStack("dev", "n"), inStack("dev", "r"), inStack("prod", "x")] as const;
-  const small = { extents: extents("1-9"), kind: "id" as const };
+  const small = { ranges: ranges("1-9"), kind: "id" as const };
   const onBranch = (request: Request): Request => ({ ...request, program: "branch" });
 
   test("an offer belongs to a request: a branch that requests a value changes nothing for main", async () => {
@@ -29,7 +29,7 @@ export function promiseContract(engine: Engine): void {
 
   /** An automatic request of a program that requests these values elsewhere. */
   const auto = (owner: string, program: string, declared: string[] = [], more: Partial<Request> = {}) =>
-    by(owner, { program, declared: extents(...declared), ...more });
+    by(owner, { program, declared: ranges(...declared), ...more });
 
   test.each([
     ["n", "r"],
@@ -70,7 +70,7 @@ export function promiseContract(engine: Engine): void {
 
   test("a declared value may be of another pool: it is given where there is no other, and what was shown is kept", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-2") });
+    await createPool(pool, { ...small, ranges: ranges("1-2") });
     const held = await pool.claim(requestFor(other, "2"));
     expect(firstOf(await another().offer(auto(n, "P", ["1"])))).toBe(1n);
     await pool.release("pool/p", held.leaseId);
@@ -101,7 +101,7 @@ export function promiseContract(engine: Engine): void {
     expect(firstOf(await another().offer(branch))).toBe(1n);
     const up = another();
     expect(firstOf(await up.offer(main, { inUp: true }))).toBe(1n);
-    const held = await up.claim({ ...main, values: extents("1") });
+    const held = await up.claim({ ...main, values: ranges("1") });
     const stale = another().offer(branch, { inUp: true, movesAway: () => false });
     await expect(stale).rejects.toMatchObject(refusal("PLAN_STALE", "Runner id 1", "IPReservation r", n));
     pass(3601);
@@ -123,7 +123,7 @@ export function promiseContract(engine: Engine): void {
 
   test("if the pool has no other value, the second of the two requests is refused, in preview and up", async () => {
     const { pool, another } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1") });
+    await createPool(pool, { ...small, ranges: ranges("1") });
     for (const inUp of [false, true]) {
       const run = another();
       expect(firstOf(await run.offer(auto(n, "P", ["1"]), { inUp }))).toBe(1n);
@@ -193,8 +193,8 @@ export function promiseContract(engine: Engine): void {
     const { pool, another } = await createFixture(engine);
     const opener = await createPool(pool, small);
     await pool.offer(by(n));
-    const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
-    await another().change(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
+    const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, ranges: ranges("1-9") };
+    await another().change(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: ranges("1") } });
     await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
       refusal("PLAN_STALE", "Runner id 1", "IPReservation n"),
     );
@@ -258,7 +258,7 @@ export function promiseContract(engine: Engine): void {
       pass(seconds);
       await another().claim(requestFor("other", "9")); // expires overdue leases
       const up = another();
-      expect(firstOf(await up.offer(by(n, { preferred: held.extents }), { inUp: true }))).toBe(2n);
+      expect(firstOf(await up.offer(by(n, { preferred: held.ranges }), { inUp: true }))).toBe(2n);
       expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
       expect(await pool.fsck()).toEqual([]);
     },
@@ -271,7 +271,7 @@ export function promiseContract(engine: Engine): void {
     await another().offer(onBranch(requestFor(r, "1")));
     await pool.release("pool/p", held.leaseId);
     const up = another();
-    expect(firstOf(await up.offer(by(n, { preferred: held.extents }), { inUp: true }))).toBe(1n);
+    expect(firstOf(await up.offer(by(n, { preferred: held.ranges }), { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -281,7 +281,7 @@ export function promiseContract(engine: Engine): void {
     const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
     for (const run of [another(), another()]) {
-      expect(firstOf(await run.offer(auto(n, "P", ["1"], { preferred: held.extents })))).toBe(2n);
+      expect(firstOf(await run.offer(auto(n, "P", ["1"], { preferred: held.ranges })))).toBe(2n);
       expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
       pass(1);
     }
@@ -316,10 +316,10 @@ export function promiseContract(engine: Engine): void {
   });
 
   describe("a pool that is deleted and created again", () => {
-    const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", values: extents("6") };
+    const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", values: ranges("6") };
     const opening = {
       ...ofStack,
-      childPool: { name: "pool/p", kind: "id", extents: extents("1-9999"), allocation: "random" },
+      childPool: { name: "pool/p", kind: "id", ranges: ranges("1-9999"), allocation: "random" },
     };
     const open = async (run: Pool) => {
       await run.offer(opening as Request, { inUp: true });
@@ -331,7 +331,7 @@ export function promiseContract(engine: Engine): void {
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
-      await another().claim({ ...ofStack, owner: other, values: extents("7") }); // expires overdue leases
+      await another().claim({ ...ofStack, owner: other, values: ranges("7") }); // expires overdue leases
       expect(await findSpec(pool, "pool/p")).toBeUndefined();
       expect(await pool.fsck()).toEqual([]);
       const up = another();
@@ -345,7 +345,7 @@ export function promiseContract(engine: Engine): void {
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
-      await another().claim({ ...ofStack, owner: other, values: extents("7") });
+      await another().claim({ ...ofStack, owner: other, values: ranges("7") });
       await open(another());
       await another().claim(requestFor(other, `${promised}`));
       await expect(another().offer(by(n), { inUp: true })).rejects.toMatchObject(
@@ -425,16 +425,16 @@ export function promiseContract(engine: Engine): void {
           name: "pool/p",
           kind: "address" as const,
           allocation: "lowest" as const,
-          extents: extents("10.2.0.0/28"),
+          ranges: ranges("10.2.0.0/28"),
         };
-        const ofPool = { ...ofStack, pool: "space/default", values: spec.extents };
+        const ofPool = { ...ofStack, pool: "space/default", values: spec.ranges };
         const opener = await pool.claim({ ...ofPool, childPool: spec } as Request);
-        expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
+        expect(firstOf(await another().offer(by(n)))).toBe(ranges("10.2.0.0")[0]!.first);
         if (what === "released") await pool.release("pool/p", (await pool.claim(requestFor(n, "10.2.0.0"))).leaseId);
         await pool.close("space/default", opener.leaseId);
         await pool.release("space/default", opener.leaseId);
         await another().claim({ ...ofPool, childPool: { ...spec, avoidBoundaryIps: true } } as Request);
-        expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.1")[0]!.first);
+        expect(firstOf(await another().offer(by(n)))).toBe(ranges("10.2.0.1")[0]!.first);
       },
     );
 
@@ -445,7 +445,7 @@ export function promiseContract(engine: Engine): void {
       await pool.close("space/id", opener.leaseId);
       await pool.release("space/id", opener.leaseId);
       pass(31 * 24 * 3600);
-      await pool.claim({ ...opening, childPool: { ...opening.childPool, extents: extents("10000-19999") } } as Request);
+      await pool.claim({ ...opening, childPool: { ...opening.childPool, ranges: ranges("10000-19999") } } as Request);
       expect(firstOf(await another().offer(by(n), { inUp: true }))).toBeGreaterThanOrEqual(10000n);
       expect(await pool.fsck()).toEqual([]);
     });
@@ -456,7 +456,7 @@ export function promiseContract(engine: Engine): void {
       await another().offer(by(n, { program: "branch" }));
       await pool.close("space/id", opener.leaseId);
       await pool.release("space/id", opener.leaseId);
-      await pool.claim({ ...opening, childPool: { ...opening.childPool, extents: extents("10000-19999") } } as Request);
+      await pool.claim({ ...opening, childPool: { ...opening.childPool, ranges: ranges("10000-19999") } } as Request);
       const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
       await expect(another().offer(branch, { inUp: true })).rejects.toMatchObject(
         refusal("PLAN_STALE", "IPReservation n"),

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { expect, test } from "vitest";
 import { reserve } from "../../provider/reservations";
-import { createPool, extents, openPool } from "./fixture";
+import { createPool, openPool, ranges } from "./fixture";
 
 /** Races of each kind. `npm run test:service` has a thousand. */
 const RACES = 20;
@@ -47,7 +47,7 @@ export function raceContract(newUrl: () => string, races = RACES): void {
 
 async function startRace(url: string) {
   const pool = await openPool(url, { offerTtl: 3600, quarantine: 0 });
-  await createPool(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/16") });
   const workers = await Promise.all([startWorker(url, "x"), startWorker(url, "y")]);
   const end = async () => {
     for (const worker of workers) worker.end();

@@ -1,21 +1,21 @@
 import { expect, test } from "vitest";
 import { findUsage } from "../../provider/ipam/interface";
 import type { PoolSpec, Request } from "../../provider/ipam/types";
-import { asStored, by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, network, ranges, requestFor, runner } from "./fixture";
 import { refusal } from "./refusal";
 
-/** Changes of the extents of pools and blocks. */
+/** Changes of the ranges of pools and blocks. */
 export function resizeContract(engine: Engine): void {
-  test("a pool can grow, and shrink unless a lease is outside its new extents", async () => {
+  test("a pool can grow, and shrink unless a lease is outside its new ranges", async () => {
     const { pool } = await createFixture(engine);
-    const spec = { extents: extents("10.0.0.0-10.0.0.9") };
+    const spec = { ranges: ranges("10.0.0.0-10.0.0.9") };
     const opener = await createPool(pool, spec);
     for (const value of ["10.0.0.2", "10.0.0.8"]) await pool.claim(requestFor(`holder of ${value}`, value));
     await pool.offer(requestFor("other", "10.0.0.9"));
-    const reshape = (...ranges: string[]) =>
+    const reshape = (...texts: string[]) =>
       pool.change("space/address", opener.leaseId, {
-        extents: extents(...ranges),
-        childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
+        ranges: ranges(...texts),
+        childPool: { name: "pool/p", kind: "address", allocation: "lowest", ranges: ranges(...texts) },
       });
     await reshape("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9");
     expect(await pool.find({ pool: "pool/p", owner: "other" })).toBeUndefined();
@@ -25,39 +25,39 @@ export function resizeContract(engine: Engine): void {
     );
     expect(await findUsage(pool, "pool/p")).toMatchObject({ capacity: 19n, held: 3n });
     expect(await pool.find({ pool: "space/address", leaseId: opener.leaseId })).toMatchObject({
-      extents: extents("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9"),
+      ranges: ranges("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9"),
     });
-    await createPool(pool, { name: "pool/q", extents: extents("10.0.0.9") });
+    await createPool(pool, { name: "pool/q", ranges: ranges("10.0.0.9") });
     await expect(reshape("10.0.0.0-10.0.0.9")).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("reserved and static values of a pool in use can change", async () => {
     const { pool } = await createFixture(engine);
-    const opener = await createPool(pool, { extents: extents("10.0.0.0/28") });
+    const opener = await createPool(pool, { ranges: ranges("10.0.0.0/28") });
     await pool.claim(requestFor("a", "10.0.0.5"));
     const respec = (more: Partial<PoolSpec>) =>
       pool.change("space/address", opener.leaseId, {
-        childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents("10.0.0.0/28"), ...more },
+        childPool: { name: "pool/p", kind: "address", allocation: "lowest", ranges: ranges("10.0.0.0/28"), ...more },
       });
-    await respec({ reserved: extents("10.0.0.0-10.0.0.1"), staticOnly: extents("10.0.0.2-10.0.0.7") });
-    expect((await pool.claim(by("b"))).extents).toEqual(extents("10.0.0.8"));
-    await expect(respec({ reserved: extents("10.0.0.4-10.0.0.6") })).rejects.toMatchObject({ code: "POOL_IN_USE" });
+    await respec({ reserved: ranges("10.0.0.0-10.0.0.1"), staticOnly: ranges("10.0.0.2-10.0.0.7") });
+    expect((await pool.claim(by("b"))).ranges).toEqual(ranges("10.0.0.8"));
+    await expect(respec({ reserved: ranges("10.0.0.4-10.0.0.6") })).rejects.toMatchObject({ code: "POOL_IN_USE" });
     await respec({ avoidBoundaryIps: true });
-    expect((await pool.claim(by("c"))).extents).toEqual(extents("10.0.0.1"));
+    expect((await pool.claim(by("c"))).ranges).toEqual(ranges("10.0.0.1"));
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("a block of a parent pool is a pool itself", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.96.0.0/12") });
+    await createPool(pool, { ranges: ranges("10.96.0.0/12") });
     const carve = (owner: string): Request => by(owner, { size: 1n << 12n });
     const [a, b] = [await pool.claim(carve("a")), await pool.claim(carve("b"))];
-    expect([a.extents, b.extents]).toEqual([extents("10.96.0.0/20"), extents("10.96.16.0/20")]);
+    expect([a.ranges, b.ranges]).toEqual([ranges("10.96.0.0/20"), ranges("10.96.16.0/20")]);
     await pool.change("pool/p", a.leaseId, {
-      childPool: { name: "pool/a", kind: "address", extents: a.extents, allocation: "lowest" },
+      childPool: { name: "pool/a", kind: "address", ranges: a.ranges, allocation: "lowest" },
     });
-    expect((await pool.claim({ ...by("x"), pool: "pool/a" })).extents).toEqual(extents("10.96.0.0"));
+    expect((await pool.claim({ ...by("x"), pool: "pool/a" })).ranges).toEqual(ranges("10.96.0.0"));
     await expect(pool.release("pool/p", a.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
   });
 
@@ -67,12 +67,12 @@ export function resizeContract(engine: Engine): void {
     await pool.claim(runner("n", "r"));
     expect(await pool.offer(network("n", "10.0.0.0/9"))).toMatchObject({
       state: "offered",
-      extents: extents("10.0.0.0/9"),
+      ranges: ranges("10.0.0.0/9"),
     });
     expect(await pool.find({ pool: "space/default", owner: "network n" })).toEqual(asStored(old));
     expect(await pool.claim(network("n", "10.0.0.0/9"))).toMatchObject({
       uid: old.uid,
-      extents: extents("10.0.0.0/9"),
+      ranges: ranges("10.0.0.0/9"),
     });
     expect(await pool.fsck()).toEqual([]);
   });
@@ -85,7 +85,7 @@ export function resizeContract(engine: Engine): void {
     expect(await pool.leases("network/n")).toHaveLength(1);
     const moved = await pool.claim(network("n", "11.0.0.0/8"));
     expect(moved).toMatchObject({ childPool: "network/n", names: ["network/n"] });
-    const old = await pool.find({ pool: "space/default", value: extents("10.0.0.0")[0]!.first });
+    const old = await pool.find({ pool: "space/default", value: ranges("10.0.0.0")[0]!.first });
     expect(await pool.release("space/default", old!.leaseId)).toBe(true);
     expect(await pool.leases("network/n")).toHaveLength(1);
     expect(await pool.fsck()).toEqual([]);
@@ -95,8 +95,8 @@ export function resizeContract(engine: Engine): void {
     const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/9"));
     await pool.claim(runner("n", "r"));
-    expect(await pool.offer(network("n", "10.0.0.0/8"))).toMatchObject({ extents: extents("10.0.0.0/8") });
-    expect(await pool.offer(network("n", "10.0.0.0/10"))).toMatchObject({ extents: extents("10.0.0.0/10") });
-    expect((await pool.leases("space/default"))[0]?.extents).toEqual(extents("10.0.0.0/9"));
+    expect(await pool.offer(network("n", "10.0.0.0/8"))).toMatchObject({ ranges: ranges("10.0.0.0/8") });
+    expect(await pool.offer(network("n", "10.0.0.0/10"))).toMatchObject({ ranges: ranges("10.0.0.0/10") });
+    expect((await pool.leases("space/default"))[0]?.ranges).toEqual(ranges("10.0.0.0/9"));
   });
 }

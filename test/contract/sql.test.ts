@@ -5,7 +5,7 @@ import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { openIpam } from "../../provider/ipam";
 import { loadSqlite } from "../../provider/ipam/store/sqlite-file";
-import { by, createPool, extents, type Pool, poolOf } from "./fixture";
+import { by, createPool, type Pool, poolOf, ranges } from "./fixture";
 import { postgresMissing, startPostgres } from "./servers/postgres";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
@@ -56,15 +56,15 @@ function documented(engine: string): Map<string, string> {
 }
 
 async function fill(pool: Pool): Promise<void> {
-  await createPool(pool, { name: "pool/lb", extents: extents("10.1.2.0/24"), tenant: TENANT });
-  await createPool(pool, { name: "pool/v6", extents: extents("fd00:0:0:1::/64") });
-  await createPool(pool, { name: "pool/ports", kind: "port", extents: extents("8000-8099") });
+  await createPool(pool, { name: "pool/lb", ranges: ranges("10.1.2.0/24"), tenant: TENANT });
+  await createPool(pool, { name: "pool/v6", ranges: ranges("fd00:0:0:1::/64") });
+  await createPool(pool, { name: "pool/ports", kind: "port", ranges: ranges("8000-8099") });
   const more = { pool: "pool/lb", tenant: TENANT };
-  await pool.claim({ ...by(`${STACK}web`), ...more, values: extents("10.1.2.3"), usedBy: "web-1" });
-  await pool.claim({ ...by("overlayctl/lb/job"), ...more, values: extents("10.1.2.4"), ttl: 3600 });
-  const old = await pool.claim({ ...by("before"), ...more, values: extents("10.1.2.5") });
+  await pool.claim({ ...by(`${STACK}web`), ...more, values: ranges("10.1.2.3"), usedBy: "web-1" });
+  await pool.claim({ ...by("overlayctl/lb/job"), ...more, values: ranges("10.1.2.4"), ttl: 3600 });
+  const old = await pool.claim({ ...by("before"), ...more, values: ranges("10.1.2.5") });
   await pool.release("pool/lb", old.leaseId);
-  await pool.claim({ ...by("v6"), pool: "pool/v6", values: extents("fd00:0:0:1::a:0:b") });
+  await pool.claim({ ...by("v6"), pool: "pool/v6", values: ranges("fd00:0:0:1::a:0:b") });
   await pool.claim({ ...by(`${STACK}port`), pool: "pool/ports" });
 }
 

@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { loadSqlite } from "../../provider/ipam/store/sqlite-file";
 import { contract } from "./contract";
-import { by, createPool, extents } from "./fixture";
+import { by, createPool, ranges } from "./fixture";
 import { newProcesses, processContract, restoreContract } from "./servers/shared";
 import { urlEngine } from "./url-engine";
 
@@ -66,7 +66,7 @@ describe("sqlite", () => {
   test("a file that may only be read serves reads, has a reason why it offers nothing, and refuses claims", async () => {
     const url = newUrl();
     const writer = await open(url);
-    await createPool(writer, { extents: extents("10.0.0.0/29") });
+    await createPool(writer, { ranges: ranges("10.0.0.0/29") });
     await writer.claim(by("a"));
     const reader = await open(`${url}?mode=ro`);
     expect((await reader.describe()).whyNoOffers).toBe("the store is read-only");
@@ -78,7 +78,7 @@ describe("sqlite", () => {
   test("a file that another process has locked for a moment is waited for", async () => {
     const url = newUrl();
     const pool = await open(url);
-    await createPool(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/29") });
     const rival = new (await loadSqlite()).DatabaseSync(fileOf(url), { readOnly: false });
     rival.exec("BEGIN IMMEDIATE");
     setTimeout(() => rival.exec("COMMIT"), 300);
@@ -91,7 +91,7 @@ describe("sqlite", () => {
   test("a page that was overwritten is STORE_CORRUPT, and nothing is given out", async () => {
     const url = newUrl();
     const pool = await open(url);
-    await createPool(pool, { extents: extents("10.0.0.0/20") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/20") });
     await pool.claim(by("a"));
     await sql(fileOf(url), "PRAGMA wal_checkpoint(TRUNCATE)");
     const bytes = readFileSync(fileOf(url));

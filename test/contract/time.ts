@@ -1,10 +1,10 @@
 import { describe, expect, test } from "vitest";
 import { findUsage, historyOf } from "../../provider/ipam/interface";
-import { asStored, by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
+import { asStored, by, createFixture, createPool, type Engine, firstOf, ranges, requestFor, START } from "./fixture";
 
 /** Expiry, quarantine and preemption. */
 export function timeContract(engine: Engine): void {
-  const small = { extents: extents("1-2"), kind: "id" as const };
+  const small = { ranges: ranges("1-2"), kind: "id" as const };
 
   test("no reader sees an expired lease as held, whether or not its row is deleted", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
@@ -41,7 +41,7 @@ export function timeContract(engine: Engine): void {
 
   test("a released value is quarantined: its previous holder gets it at once, other owners do not", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, ranges: ranges("1-9") });
     const lease = await pool.claim(by("a"));
     await pool.release("pool/p", lease.leaseId);
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
@@ -55,7 +55,7 @@ export function timeContract(engine: Engine): void {
 
   test("after its quarantine a value is free for all owners", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, ranges: ranges("1-9") });
     await pool.release("pool/p", (await pool.claim(by("a"))).leaseId);
     pass(300.001);
     expect(firstOf(await pool.claim(by("b")))).toBe(1n);
@@ -63,7 +63,7 @@ export function timeContract(engine: Engine): void {
 
   test("an expired reservation is quarantined from its end on, and its owner gets it again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, ranges: ranges("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
@@ -76,21 +76,21 @@ export function timeContract(engine: Engine): void {
 
   test("a preview of an expired reservation offers its value again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, ranges: ranges("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
-    expect(await pool.offer(by("a"))).toMatchObject({ state: "offered", extents: extents("1") });
+    expect(await pool.offer(by("a"))).toMatchObject({ state: "offered", ranges: ranges("1") });
     expect(await findUsage(pool, "pool/p")).toMatchObject({ offered: 1, reserved: 0 });
   });
 
   describe("a quarantine ends at its time, whatever its previous holder previews", () => {
     const offerQuarantined = async () => {
       const fixture = await createFixture(engine, { offerTtl: 60 });
-      await createPool(fixture.pool, { ...small, extents: extents("1-9") });
+      await createPool(fixture.pool, { ...small, ranges: ranges("1-9") });
       await fixture.pool.release("pool/p", (await fixture.pool.claim(by("a"))).leaseId);
       return { ...fixture, offer: await fixture.pool.offer(by("a")) };
     };
-    const quarantined = { owner: "a", state: "quarantined", extents: extents("1"), expiresAt: START + 300_000 };
+    const quarantined = { owner: "a", state: "quarantined", ranges: ranges("1"), expiresAt: START + 300_000 };
 
     test("when the preview's offer expires", async () => {
       const { pool, pass } = await offerQuarantined();
@@ -114,7 +114,7 @@ export function timeContract(engine: Engine): void {
     test("but its owner can claim it at once", async () => {
       const { pool } = await offerQuarantined();
       const lease = await pool.claim(by("a"));
-      expect(lease).toMatchObject({ state: "reserved", extents: extents("1") });
+      expect(lease).toMatchObject({ state: "reserved", ranges: ranges("1") });
       expect(lease).not.toHaveProperty("expiresAt");
       await pool.offer(by("b"));
       expect(firstOf(await pool.claim(requestFor("b", "3")))).toBe(3n);
@@ -123,7 +123,7 @@ export function timeContract(engine: Engine): void {
 
   test("a quarantined value may be requested by value, with a warning", async () => {
     const { pool } = await createFixture(engine);
-    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/24") });
     await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(requestFor("b", "10.0.0.7"));
     expect(offer.warnings).toEqual([expect.stringMatching(/10\.0\.0\.7 .* a /)]);
@@ -132,10 +132,10 @@ export function timeContract(engine: Engine): void {
 
   test("a preview of a quarantined value by another owner only interrupts the quarantine", async () => {
     const { pool, pass } = await createFixture(engine, { offerTtl: 60 });
-    await createPool(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, ranges: ranges("1-9") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.release("pool/p", leaseId);
-    expect(await pool.offer(requestFor("b", "1"))).toMatchObject({ state: "offered", extents: extents("1") });
+    expect(await pool.offer(requestFor("b", "1"))).toMatchObject({ state: "offered", ranges: ranges("1") });
     pass(61);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
     expect(await pool.leases("pool/p")).toMatchObject([
@@ -206,7 +206,7 @@ export function timeContract(engine: Engine): void {
     const offer = await pool.offer(requestFor("a", "2"));
     pass(3601);
     expect(await pool.find({ pool: "pool/p", owner: "a" })).toBeUndefined();
-    expect(await pool.offer(requestFor("a", "2"))).toMatchObject({ uid: offer.uid, extents: extents("2") });
+    expect(await pool.offer(requestFor("a", "2"))).toMatchObject({ uid: offer.uid, ranges: ranges("2") });
     pass(3601);
     expect(firstOf(await pool.claim(requestFor("b", "2")))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
@@ -214,7 +214,7 @@ export function timeContract(engine: Engine): void {
 
   test("ids of runners not seen for too long are reclaimed when nothing is free, the least recently seen first", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await createPool(pool, { ...small, extents: extents("1-3"), reclaimAfter: 3600 });
+    await createPool(pool, { ...small, ranges: ranges("1-3"), reclaimAfter: 3600 });
     const [a] = [await pool.claim(by("a")), await pool.claim(by("b")), await pool.claim(by("c"))];
     pass(3000);
     await pool.touch("pool/p", a.leaseId);
@@ -225,8 +225,8 @@ export function timeContract(engine: Engine): void {
     expect(offers.map(firstOf).sort()).toEqual([2n, 3n]);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b", "c"]);
     await expect(pool.offer(by("f"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
-    const claimed = await pool.claim(by("d", { values: offers[0]!.extents }));
-    expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
+    const claimed = await pool.claim(by("d", { values: offers[0]!.ranges }));
+    expect(claimed).toMatchObject({ owner: "d", ranges: offers[0]!.ranges });
     expect((await historyOf(pool, "pool/p")).filter(({ what }) => what === "reclaimed")).toMatchObject([
       { takenBy: "d" },
     ]);
@@ -235,15 +235,15 @@ export function timeContract(engine: Engine): void {
 
   test("a pool that gets reclaimAfter knows which leases were not seen before; one that loses it reclaims nothing", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-2") });
+    await createPool(pool, { ...small, ranges: ranges("1-2") });
     await pool.claim(by("a"));
     pass(60);
     await pool.claim(by("b"));
     pass(3600);
-    await createPool(pool, { ...small, extents: extents("1-2"), reclaimAfter: 3600 });
+    await createPool(pool, { ...small, ranges: ranges("1-2"), reclaimAfter: 3600 });
     expect(firstOf(await pool.claim(by("c")))).toBe(1n);
     pass(3600);
-    await createPool(pool, { ...small, extents: extents("1-2") });
+    await createPool(pool, { ...small, ranges: ranges("1-2") });
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
     expect(await pool.fsck()).toEqual([]);
   });
@@ -261,7 +261,7 @@ export function timeContract(engine: Engine): void {
   test("a runner with reservations on it is not reclaimed, however long it was not seen", async () => {
     const { pool, pass } = await createFixture(engine);
     await createPool(pool, { ...small, reclaimAfter: 3600 });
-    const inside = { kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
+    const inside = { kind: "id" as const, allocation: "lowest" as const, ranges: ranges("1-9") };
     await pool.claim(by("a", { childPool: { ...inside, name: "runner/n/a" } }));
     await pool.claim(by("b", { childPool: { ...inside, name: "runner/n/b" } }));
     await pool.claim({ pool: "runner/n/a", owner: "ip", type: "IPReservation" });
@@ -272,17 +272,17 @@ export function timeContract(engine: Engine): void {
 
   test("a request by value gets the value of an expired lease, however many others are overdue", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-300") });
+    await createPool(pool, { ...small, ranges: ranges("1-300") });
     await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
     pass(400);
-    expect(await pool.claim(requestFor("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
+    expect(await pool.claim(requestFor("x", "300"))).toMatchObject({ owner: "x", ranges: ranges("300") });
     expect(await findUsage(pool, "pool/p")).toMatchObject({ reserved: 1, quarantined: 258 });
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("thousands of expired offers are deleted in batches, and block no request", async () => {
     const { pool, pass } = await createFixture(engine);
-    await createPool(pool, { ...small, extents: extents("1-1000") });
+    await createPool(pool, { ...small, ranges: ranges("1-1000") });
     await Promise.all(Array.from({ length: 1000 }, (_, i) => pool.offer(by(`o${i}`))));
     pass(3601);
     expect(firstOf(await pool.claim(requestFor("x", "777")))).toBe(777n);

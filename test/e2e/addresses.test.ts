@@ -139,7 +139,7 @@ test("in one up: a swap, a rename, a pin, a full pool's replacement, and equal n
   const onR1 = (await held("runner/training/r1")).map(({ owner }) => owner.split("::").at(-1)).sort();
   expect(onR1.filter((name) => name !== "any")).toEqual(["a", "b", "master"]);
   const nodes = (await held("runner/training/r2")).filter(({ owner }) => owner.endsWith("::node"));
-  expect(new Set(nodes.map(({ extents }) => extents[0]!.first)).size).toBe(2);
+  expect(new Set(nodes.map(({ ranges }) => ranges[0]!.first)).size).toBe(2);
   expect((await held("pool/tiny")).map(({ owner }) => owner.split("::").at(-1))).toEqual(["full"]);
   expect((await held("pool/lb")).map(({ owner }) => owner.split("::").at(-1))).toEqual(["www"]);
   expect(stack.trace().filter(({ conversation }) => conversation)).toEqual([]);

@@ -207,6 +207,37 @@ test("two-stacks: one owns the network, the other only addresses on it, by name"
   await nothingIsLeft();
 });
 
+test("mesh: workloads send directly; a runner that joins is named in preview, and its hosts are changed in the same up", async () => {
+  const stack = await workspace.example("mesh", ["r1", "r2"]);
+  await stack.mustUp();
+  const { jobs } = await stack.outputs<{ jobs: Workload[] }>();
+  const [one, two] = jobs as [Workload, Workload];
+  const routes = async (host: string) =>
+    (await lab.exec(host, "ip -4 route show proto 183 | grep -c ovlM0")).stdout.trim();
+  expect([await routes("r1"), await routes("r2")]).toEqual(["1", "1"]);
+  for (const [host, { cidr, gateway }] of [
+    ["r1", one],
+    ["r2", two],
+  ] as const)
+    await lab.container(host, "job", { bridge: "overlay-br", address: [cidr], gateway: [gateway] });
+  const sent = async () => Number((await lab.exec("r1", "cat /sys/class/net/ovlM0/statistics/tx_packets")).stdout);
+  const before = await sent();
+  expect((await lab.exec("r1", `ip netns exec job ping -n -c 3 -W 2 ${two.ip}`)).stdout).toContain("3 received");
+  expect((await sent()) - before).toBeGreaterThanOrEqual(3);
+  expect(await stack.must("preview", "--refresh", "--expect-no-changes")).toContain("unchanged");
+
+  await stack.configure({ runners: runnersOf("r1", "r2", "r3") });
+  expect(await stack.must("preview", "--color", "never")).toContain(
+    "RunnerSubnet r3 joins the mesh of 2 runners, whose hosts get it as a peer: r1, r2.",
+  );
+  await stack.mustUp();
+  expect(await Promise.all(["r1", "r2", "r3"].map(routes))).toEqual(["2", "2", "2"]);
+  expect(await stack.must("preview", "--expect-no-changes")).toContain("unchanged");
+  for (const name of ["r1", "r2"]) await lab.exec(name, "ip netns del job");
+  await stack.destroy();
+  await nothingIsLeft();
+});
+
 test("encrypted: preview, pings of both families over WireGuard, no drift, and nothing is left", async () => {
   const stack = await workspace.example("encrypted", ["r1", "r2"]);
   const steps = await stack.preview();

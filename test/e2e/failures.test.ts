@@ -41,7 +41,7 @@ async function claimed(name: string): Promise<string | undefined> {
   const leases = await pool.leases("network/training").catch(() => []);
   await pool.end();
   const lease = leases.find(({ owner, state }) => owner.endsWith(`::${name}`) && state === "reserved");
-  return lease && String(lease.extents[0]!.first);
+  return lease && String(lease.ranges[0]!.first);
 }
 
 async function problems(): Promise<unknown[]> {

@@ -53,7 +53,7 @@ test("a runner renamed with an alias keeps its subnet, and no host is contacted"
   expect(stack.trace().filter(({ conversation }) => conversation)).toEqual([]);
   expect((await values()).one).toBe(subnet);
   const { outputs } = (await stack.state()).one!;
-  expect(outputs).toMatchObject({ runnerName: "r1", owner: expect.stringMatching(/::one$/) });
+  expect(outputs).toMatchObject({ runnerName: "r1", __owner: expect.stringMatching(/::one$/) });
   expect(await live()).toBe(devices);
 });
 

@@ -41,7 +41,7 @@ test("every Pulumi project among the examples of the package is whole: Pulumi.ya
   const projects = readdirSync(examples, { recursive: true, encoding: "utf8" })
     .filter((path) => path.endsWith("Pulumi.yaml"))
     .map((path) => join(examples, dirname(path)));
-  expect(projects).toHaveLength(10);
+  expect(projects).toHaveLength(11);
   for (const project of projects) {
     expect([project, readdirSync(project).sort()]).toEqual([
       project,

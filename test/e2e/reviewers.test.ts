@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { Stack, Workspace } from "./stack";
@@ -34,6 +36,8 @@ function program(
   `);
 }
 
+const README = readFileSync(join(__dirname, "../../README.md"), "utf8");
+
 const HOSTS = { r1: "r1", r2: "r2", r3: "r3" };
 
 const preview = (...args: string[]): Promise<string> =>
@@ -44,14 +48,47 @@ const runnerIds = async (): Promise<unknown[]> => {
   return ["r1", "r2", "r3"].map((name) => state[name]!.outputs.runnerId);
 };
 
-test("runner ids follow the order of the program, also after a destroy", async () => {
+/** The output has each line that README shows for the command; `…` stands for others. */
+function expectPicture(output: string, command: string): void {
+  const picture = new RegExp(`^\\$ ${command}\\b.*\\n((?:[^$\`].*\\n)+)`, "m").exec(README)?.[1] ?? "";
+  const lines = picture.split("\n").filter((line) => line.trim() !== "…");
+  expect(lines.length).toBeGreaterThan(1);
+  expect(output.split("\n")).toEqual(expect.arrayContaining(lines));
+}
+
+test("runner ids follow the order of the program, also under components and after a destroy", async () => {
+  stack.program(`
+    class Rack extends pulumi.ComponentResource {
+      constructor(name, host) {
+        super("e2e:index:" + name, name);
+        this.runner = new overlay.RunnerSubnet(host, { network, connection: at(host) }, { parent: this });
+      }
+    }
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
+    new Rack("b", "r1");
+    new overlay.RunnerSubnet("r2", { network, connection: at("r2") });
+    new Rack("a", "r3");
+  `);
+  const shown = (await stack.preview()).filter(({ type }) => type.endsWith("RunnerSubnet"));
+  expect(Object.fromEntries(shown.map(({ name, inputs }) => [name, inputs.runnerId]))).toEqual({ r1: 1, r2: 2, r3: 3 });
+  await stack.mustUp();
+  expect(await runnerIds()).toEqual([1, 2, 3]);
+  await stack.destroy();
   program(HOSTS);
+  expectPicture(await preview("--diff"), "pulumi preview --diff");
   await stack.mustUp();
   expect(await runnerIds()).toEqual([1, 2, 3]);
   await stack.destroy();
   program({ r3: "r3", r2: "r2", r1: "r1" });
   await stack.mustUp();
   expect(await runnerIds()).toEqual([1, 2, 3]);
+});
+
+test("drift is shown as README shows it", async () => {
+  program({ r3: "r3", r2: "r2", r1: "r1" });
+  await lab.exec("r2", "ip link set overlay-br mtu 1300");
+  expectPicture(await preview("--refresh"), "pulumi preview --refresh");
+  await lab.exec("r2", "ip link set overlay-br mtu 1450");
 });
 
 test("a move to another host shows both hosts, and a new key says that it concerns no host", async () => {
@@ -71,8 +108,15 @@ test("preview shows the lines that change, and no others", async () => {
   const lines = text.split("\n").filter((line) => /^ {5}/.test(line) && !/^ +\[(id|urn)=/.test(line));
   expect(lines.map((line) => line.trim())).toEqual([
     '~ mtu: "auto" => 1400',
-    ...["r1", "r2", "r3"].flatMap(() => ["~ network: {", '~ mtu: "auto" => 1400', "}"]),
+    ...["r1", "r2", "r3"].map(() => '~ __network.mtu: "auto" => 1400'),
   ]);
+});
+
+test("preview shows a new runner with the name of its network, and no internal property", async () => {
+  program({ ...HOSTS, r4: "r4" });
+  const text = await preview("--diff");
+  expect(text).toMatch(/network +: "training"/);
+  expect(text).not.toMatch(/owner|__|vxlanPort|hubInterface/);
 });
 
 test("the removal of a runner with a reservation is refused in preview, and a cordoned runner can be drained", async () => {
@@ -107,7 +151,8 @@ test("up shows what it waits for, and what each resource has got", async () => {
   const { r1: _, ...others } = HOSTS;
   program(others, { runner: "mtu: 1400" });
   const lock = "cd /run/pulumi-overlay && echo backup >holder && date -u +%FT%TZ >>holder";
-  const held = lab.exec("r2", `flock -o /run/pulumi-overlay sh -c '${lock} && sleep 12'`);
+  const isAwaited = 'for i in $(seq 600); do grep -q -e "-> FLOCK" /proc/locks && break; sleep 0.1; done';
+  const held = lab.exec("r2", `flock -o /run/pulumi-overlay sh -c '${lock} && { ${isAwaited}; sleep 4; }'`);
   const { code, text } = await stack.up();
   await held;
   expect(code).toBe(0);

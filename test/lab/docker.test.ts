@@ -246,18 +246,28 @@ dockerTest("packets that an administrator drops in DOCKER-USER are dropped, befo
 });
 
 dockerTest(
-  "a change that needs a new Docker network is refused while containers use it, and nothing is changed",
+  "a Docker network keeps its MTU while containers use it, which learn the new one; it is made again after that",
   async () => {
-    const before = await bridge("r1");
-    await expect(apply("r1", runnerItems(1, { mtu: 1400 }))).rejects.toThrow(
-      "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: alpha.",
-    );
-    expect(await bridge("r1")).toBe(before);
+    const mtuOption = () =>
+      sh("r1", "docker network inspect -f '{{json .Options}}' kohakuriver-overlay | grep -o 'mtu\":\"[0-9]*'");
+    const small = { mtu: 1400 };
+    const driftOfSmall = async () =>
+      (await reconciler.inspect(hostOf("r1"), work("r1", runnerItems(1, small)))).differences.map(formatDifference);
+    await apply("r1", runnerItems(1, small));
+    const notice =
+      "Docker network kohakuriver-overlay keeps its MTU of 1450 while containers use it (alpha); packets larger than 1400";
+    expect(warnings.join("\n")).toContain(notice);
+    expect(await bridge("r1")).toContain(" 1400");
+    expect(await mtuOption()).toBe('mtu":"1450');
+    expect(await driftOfSmall()).toEqual([]);
+    const inside = "nsenter -n -t $(docker inspect -f '{{.State.Pid}}' alpha)";
+    const { stdout, stderr } = await lab.exec("r1", `${inside} ping -c 3 -W 1 -M do -s 1422 10.128.128.7`);
+    expect(stdout + stderr).toContain("mtu = 1400");
+    await sh("r1", `${inside} ping -c 1 -W 2 -M do -s 1372 10.128.128.7`);
     await sh("r1", "docker rm -f alpha");
-    await apply("r1", runnerItems(1, { mtu: 1400 }));
-    expect(await sh("r1", "docker network inspect -f '{{json .Options}}' kohakuriver-overlay")).toContain(
-      'mtu":"1400"',
-    );
+    expect(await driftOfSmall()).toEqual(["docker network kohakuriver-overlay: MTU is 1450, should be 1400"]);
+    await apply("r1", runnerItems(1, small));
+    expect(await mtuOption()).toBe('mtu":"1400');
     await apply("r1", runnerItems(1));
     expect(await drift(1)).toEqual([]);
   },

@@ -4,7 +4,8 @@ import { formatIp, tryParseIp } from "../../provider/addressing/ip";
 import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
+import { keyPath } from "../../provider/network/model/record";
+import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../provider/network/plan/hub";
 import type { TunnelName } from "../../provider/network/plan/tunnels";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
@@ -32,10 +33,18 @@ const second = () =>
     hubInterface: "second-host",
   });
 
-const underlayOf = (name: string, outer: Family = 4) => {
-  const { address, address6 } = lab.host(name);
-  return { underlayIp: outer === 4 ? address : formatIp(tryParseIp(address6)!), underlayMtu: 1500 };
-};
+const underlayAddress = (name: string, outer: Family): string =>
+  outer === 4 ? lab.host(name).address : formatIp(tryParseIp(lab.host(name).address6)!);
+
+async function underlayOf({ tunnel, networkName }: Network, name: string, outer: Family): Promise<Underlay> {
+  const key = keyPath(networkName);
+  const makeKey = `umask 077; mkdir -p $(dirname ${key}); [ -e ${key} ] || wg genkey >${key}; wg pubkey <${key}`;
+  return {
+    underlayIp: underlayAddress(name, outer),
+    underlayMtu: 1500,
+    ...(tunnel === "wireguard" && { publicKey: await sh(name, makeKey) }),
+  };
+}
 const warnings: string[] = [];
 const reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
 const apply = (name: string, uid: string, of: Network, items: Item[]) =>
@@ -49,17 +58,24 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
 
 const hubOf = ({ networkName }: Network): string => (networkName === "third" ? "r3" : "hub");
 
+const uidOf = (of: Network, name: string): string => (of.networkName === "third" ? `third-${name}` : name);
+
+/** The hub's ends of all tunnels: before the network has another kind of them. */
+async function removeTunnels(of: Network): Promise<void> {
+  for (const name of ["r1", "r2"]) await apply(hubOf(of), uidOf(of, name), of, []);
+}
+
 async function runner(of: Network, name: string, id: number, outer: Family = 4): Promise<void> {
   const tunnel = `${of.devicePrefix}${id}`;
-  const uid = of.networkName === "third" ? `third-${name}` : name;
-  const [hub, here] = [underlayOf(hubOf(of), outer), underlayOf(name, outer)];
+  const uid = uidOf(of, name);
+  const [hub, here] = [await underlayOf(of, hubOf(of), outer), await underlayOf(of, name, outer)];
   await apply(hubOf(of), uid, of, planTunnel(of, id, hub, here));
   await apply(name, uid, of, planRunner(of, id, tunnel, hub, here));
 }
 
-async function overlay(of: Network, runners: Record<string, number>): Promise<void> {
-  await apply(hubOf(of), of.networkName, of, planHub(of));
-  for (const [name, id] of Object.entries(runners)) await runner(of, name, id);
+async function overlay(of: Network, runners: Record<string, number>, outer: Family = 4): Promise<void> {
+  await apply(hubOf(of), of.networkName, of, planHub(of, await underlayOf(of, hubOf(of), outer)));
+  for (const [name, id] of Object.entries(runners)) await runner(of, name, id, outer);
 }
 
 const sh = async (host: string, script: string): Promise<string> => {
@@ -229,9 +245,13 @@ describe.each(FAMILIES)("IPv%s", (family) => {
   });
 });
 
-/** The tunnels that hostile processes imitate. A new one is a line here: what stands before an Ethernet frame, in Python, and two UDP ports. */
-const HOSTILE: { tunnel: TunnelName; header: string; ports: [main: number, other: number] }[] = [
-  { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', ports: [4789, 4790] },
+/**
+ * The tunnels that hostile processes imitate. A new one is a line here: what stands before an Ethernet frame, in Python, its UDP port, and those
+ * that another network on a shared host may have. Only one WireGuard device can have a port.
+ */
+const HOSTILE: { tunnel: TunnelName; header: string; main: number; others: number[] }[] = [
+  { tunnel: "wireguard", header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', main: 51820, others: [51821] },
+  { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', main: 4789, others: [4790, 4789] },
 ];
 
 /** Sends three pings in a tunnel from an ordinary UDP socket: arguments are host, port, VNI, then MAC, source and target of the inner packet. */
@@ -260,27 +280,30 @@ for i in range(3):
 `;
 
 /** A third network on r1 and r2, with r3 as its hub, and a workload `third` on each runner. */
-const third = (vxlanPort: number, tunnel: TunnelName) =>
+const third = (port: number, tunnel: TunnelName) =>
   network({
     tunnel,
     ...{ networkName: "third", layouts: [parseLayout("10.32.0.0/12/6/14"), parseLayout("fd00:32::/48/16/64")] },
-    ...{ vniBase: 600, vxlanPort, devicePrefix: "vxth", bridgeName: "third", hubInterface: "third-host" },
+    ...{
+      vniBase: 600,
+      vxlanPort: port,
+      wireguardPort: port,
+      devicePrefix: "vxth",
+      bridgeName: "third",
+      hubInterface: "third-host",
+    },
   });
 const THIRD: Record<string, Record<Family, string>> = {
   r1: { 4: "10.32.64.9", 6: "fd00:32:0:1::9" },
   r2: { 4: "10.32.128.9", 6: "fd00:32:0:2::9" },
 };
 
-describe.each(HOSTILE)("hostile processes on a peer's machine, $tunnel", ({ tunnel, header, ports: [main, other] }) => {
-  const first = () => network({ tunnel });
+describe("hostile processes on a peer's machine", () => {
   const insideMac = async (host: string, inside: string): Promise<string> =>
     sh(host, `ip netns exec ${inside} sh -c 'cat /sys/class/net/$(ls /sys/class/net | grep -v lo)/address'`);
-  const python = (...words: (string | number)[]): string =>
-    `/usr/bin/python3 -c '${sendInTunnel(header)}' ${words.join(" ")} || :`;
-  const at = (name: string, outer: Family) => underlayOf(name, outer).underlayIp;
 
   beforeAll(async () => {
-    await overlay(third(other, tunnel), { r1: 1, r2: 2 });
+    await overlay(third(4790, "vxlan"), { r1: 1, r2: 2 });
     for (const name of ["r1", "r2"]) {
       const addresses = THIRD[name]!;
       await lab.container(name, "third", {
@@ -308,59 +331,77 @@ describe.each(HOSTILE)("hostile processes on a peer's machine, $tunnel", ({ tunn
       );
   });
 
-  describe.each(FAMILIES)("over IPv%i", (outer) => {
+  describe.each(HOSTILE)("$tunnel", ({ tunnel, header, main, others }) => {
+    const first = () => network({ tunnel });
+    const python = (...words: (string | number)[]): string =>
+      `/usr/bin/python3 -c '${sendInTunnel(header)}' ${words.join(" ")} || :`;
+    const at = underlayAddress;
+    const macOf = (host: string, vxlanDevice: string) =>
+      tunnel === "vxlan" ? mac(host, vxlanDevice) : "02:00:00:00:00:01";
+
     beforeAll(async () => {
-      await runner(first(), "r1", 1, outer);
-      await runner(first(), "r2", 2, outer);
+      await removeTunnels(first());
+      await removeTunnels(third(others[0]!, tunnel));
+      // Workloads may still have the MAC of another tunnel's hub.
+      for (const runner of ["r1", "r2"]) await sh(runner, "ip -n job neigh flush all");
     });
 
-    test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
-      const forged = (name: string) => JOB(name, family).replace(/9$/, "77");
-      const throughHub = async () => [101, await mac("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
-      const toR1 = async () => [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
-      const box = (...words: (string | number)[]) => `ip netns exec box ${python(...words)}`;
-      const user = (...words: (string | number)[]) => `setpriv --reuid=65534 --clear-groups ${python(...words)}`;
-      const results = {
-        "container of a runner": await arrivals(
-          "r2",
-          family,
-          "r1",
-          box(at("hub", outer), main, ...(await throughHub())),
-        ),
-        "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), main, ...(await toR1()))),
-        "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), main, ...(await throughHub()))),
-        "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), main, ...(await toR1()))),
-      };
-      expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, 0])));
-      await sh("r1", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r2", family)}`);
-      await sh("hub", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r1", family)}`);
-      await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${JOB("r2", family)}`));
-    });
-  });
+    describe.each(FAMILIES)("over IPv%i", (outer) => {
+      beforeAll(() => overlay(first(), { r1: 1, r2: 2 }, outer));
 
-  describe.each([other, main])("a workload of another network on a shared host, port %i", (port) => {
-    beforeAll(async () => {
-      await runner(first(), "r1", 1);
-      await runner(first(), "r2", 2);
-      await overlay(third(port, tunnel), { r1: 1, r2: 2 });
+      test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
+        const forged = (name: string) => JOB(name, family).replace(/9$/, "77");
+        const throughHub = async () => [101, await macOf("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
+        const toR1 = async () => [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
+        const box = (...words: (string | number)[]) => `ip netns exec box ${python(...words)}`;
+        const user = (...words: (string | number)[]) => `setpriv --reuid=65534 --clear-groups ${python(...words)}`;
+        const results = {
+          "container of a runner": await arrivals(
+            "r2",
+            family,
+            "r1",
+            box(at("hub", outer), main, ...(await throughHub())),
+          ),
+          "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), main, ...(await toR1()))),
+          "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), main, ...(await throughHub()))),
+          "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), main, ...(await toR1()))),
+        };
+        expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, 0])));
+        await sh("r1", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r2", family)}`);
+        console.log(
+          await sh(
+            "hub",
+            "ip route get 10.128.64.9; ip route; ip -br addr; ip rule; wg show all allowed-ips; wg show all latest-handshakes; sysctl -a 2>/dev/null | grep -E 'rp_filter' ; iptables-save -c | grep -vE '^.0:0. -'; iptables-save -c -t raw| grep DROP; ping -c1 -W1 10.128.64.9 || :",
+          ),
+        );
+        await sh("hub", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r1", family)}`);
+        await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${JOB("r2", family)}`));
+      });
     });
 
-    test.each(FAMILIES)("reaches no workload, IPv%i", async (family) => {
-      const [source, target] = [THIRD.r1![family].replace(/9$/, "77"), THIRD.r2![family]];
-      const plain = `ip netns exec job ${python(at("r3", 4), port, 601, await mac("r3", "vxth1"), source, target)}`;
-      const inner = THIRD.r1![family];
-      const forged = `echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter; echo 0 >/proc/sys/net/ipv4/conf/kohaku-overlay/rp_filter
+    describe.each(others)("a workload of another network on a shared host, port %i", (port) => {
+      beforeAll(async () => {
+        await overlay(first(), { r1: 1, r2: 2 });
+        await overlay(third(port, tunnel), { r1: 1, r2: 2 });
+      });
+
+      test.each(FAMILIES)("reaches no workload, IPv%i", async (family) => {
+        const [source, target] = [THIRD.r1![family].replace(/9$/, "77"), THIRD.r2![family]];
+        const plain = `ip netns exec job ${python(at("r3", 4), port, 601, await macOf("r3", "vxth1"), source, target)}`;
+        const inner = THIRD.r1![family];
+        const forged = `echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter; echo 0 >/proc/sys/net/ipv4/conf/kohaku-overlay/rp_filter
         ip netns exec job sh -ec '
         ip addr add ${at("r3", 4)}/32 dev lo
         ip link add evil type vxlan id 601 remote 10.128.64.1 local ${at("r3", 4)} dstport ${port}
         ip addr add ${source}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}; ip link set evil up
         ip route add ${inner}/${width(family)} dev evil; ip neigh add ${inner} lladdr ${await insideMac("r1", "third")} dev evil
         ${ping(inner, "-I evil")}; ip link del evil; ip addr del ${at("r3", 4)}/32 dev lo'`;
-      expect({
-        plain: await arrivals("r2", family, "r1", plain, "third"),
-        forged: await arrivals("r1", family, "r1", forged, "third"),
-      }).toEqual({ plain: 0, forged: 0 });
-      await sh("r1", tries(`ip netns exec third ping -c 1 -W 1 ${THIRD.r2![family]}`));
+        expect({
+          plain: await arrivals("r2", family, "r1", plain, "third"),
+          forged: await arrivals("r1", family, "r1", forged, "third"),
+        }).toEqual({ plain: 0, forged: 0 });
+        await sh("r1", tries(`ip netns exec third ping -c 1 -W 1 ${THIRD.r2![family]}`));
+      });
     });
   });
 });
@@ -425,7 +466,7 @@ test("a second run changes nothing, and warnings are given once", async () => {
   const again = new Reconciler(({ steps }) => reports.push(steps));
   const desired = {
     record: { uid: "r1", owner: "r1", network: "training", store: "s" },
-    items: planTunnel(network(), 1, underlayOf("hub"), underlayOf("r1")),
+    items: planTunnel(network(), 1, await underlayOf(network(), "hub", 4), await underlayOf(network(), "r1", 4)),
     isLeaseGone: async () => false,
     ownersHere: async () => [],
   };

@@ -130,6 +130,12 @@ export class LabStack {
     }
   }
 
+  /** Whether the next up would change it although its inputs are the same. */
+  async diff(type: string, name: string): Promise<boolean> {
+    const { props } = this.#live.get(`${type} ${name}`)!;
+    return (await new Lifecycle(resourceOf(type), this.deps).diff(props, props)).changes;
+  }
+
   async drift(type: string, name: string): Promise<unknown> {
     const { id, props } = this.#live.get(`${type} ${name}`)!;
     return (await new Lifecycle(resourceOf(type), this.deps).read(id, props)).props.drift;

@@ -71,6 +71,22 @@ test("items of other owners on the host stay, also while their records are lost"
   expect(await allLeft()).toEqual(NOTHING);
 });
 
+test("a bridge with another MAC is known by its port while all records are lost, and gets its MAC back", async () => {
+  await up();
+  const before = await sh("r1", "ip -o link show kohaku-overlay | sed 's/^[0-9]*: //'");
+  await sh("r1", "ip link set kohaku-overlay address 02:00:00:00:00:98");
+  await loseRecords("r1");
+  const { address } = lab.host("r1");
+  const mac = /ether (\S+)/.exec(before)![1];
+  expect(await stack.drift("RunnerSubnet", "r1")).toContain(
+    `${address}: link kohaku-overlay: MAC is 02:00:00:00:00:98, should be ${mac}`,
+  );
+  await up();
+  expect(await sh("r1", "ip -o link show kohaku-overlay | sed 's/^[0-9]*: //'")).toBe(before);
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});
+
 /** With a static address on the hub. */
 async function upWithForward(): Promise<void> {
   await up();
@@ -205,9 +221,10 @@ test("an adopted device without record and boot script: destroy refuses, with th
   await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow(/RECORD_LOST: .*vxlan0.*`ip link del vxlan0`/);
 });
 
-test("devices of our names with other MACs are not ours without a record: they stay, and up refuses them", async () => {
+test("devices of our names with other MACs and no port of ours are not ours without a record: they stay, and up refuses them", async () => {
   await up();
   await loseRecords("r1");
+  await sh("r1", "for port in $(ls /sys/class/net/kohaku-overlay/brif); do ip link set $port nomaster; done");
   await sh("r1", "ip link set kohaku-overlay address 02:00:00:00:00:99; rm /var/lib/overlay/training/*.sh");
   await stack.refresh();
   await expect(stack.runner("r1")).rejects.toThrow(/DEVICE_FOREIGN: .* kohaku-overlay/);

@@ -172,7 +172,7 @@ async function leases(): Promise<unknown[]> {
   await pool.end();
   return [
     ...all.map(
-      ({ pool, owner, extents, uid, names }) => `${pool} ${owner} ${extents.map((e) => e.first)} ${uid} ${names}`,
+      ({ pool, owner, ranges, uid, names }) => `${pool} ${owner} ${ranges.map((e) => e.first)} ${uid} ${names}`,
     ),
     ...specs.map(({ data }) => JSON.stringify(data)),
   ];

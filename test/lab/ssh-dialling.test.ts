@@ -82,7 +82,6 @@ describe.skipIf(!ready)("dialling", () => {
   test("a host that does not answer on an open connection is said not to answer, and not to lack sessions", async () => {
     const server = await serve();
     const host = await open({ connectTimeout: 1 }).connect(at(server));
-    await host.exec("true");
     const session = sessionOf(server);
     process.kill(session, "SIGSTOP");
     const { message } = await failure(host.exec("true", "reading its state"));
@@ -90,6 +89,19 @@ describe.skipIf(!ready)("dialling", () => {
       /^SSH_UNREACHABLE: 127.0.0.1:\d+ stopped answering on an open connection, before reading its state: no answer in 1 s\. Nothing was changed in this step\. Check that the host is up, and that neither a firewall/,
     );
     process.kill(session, "SIGKILL");
+  });
+
+  test("a host that does not answer a shell that is open from before is said not to answer", async () => {
+    const server = await serve();
+    const host = await open({}, { keepalive: 0.2 }).connect(at(server));
+    await host.exec("true");
+    const session = sessionOf(server);
+    process.kill(session, "SIGSTOP");
+    const { message } = await failure(host.exec("true", "reading its state"));
+    process.kill(session, "SIGKILL");
+    expect(message).toMatch(
+      /^SSH_UNREACHABLE: The connection to .* was lost while reading its state: the host stopped answering/,
+    );
   });
 
   test("end() stops dials in progress", async () => {

@@ -106,6 +106,38 @@ describe.skipIf(!ready)("exec", () => {
 });
 
 describe.skipIf(!ready)("locked", () => {
+  test("one shell runs what follows one another, with the lock and without; a failure ends it", async () => {
+    const host = await open({ operationTimeout: 1 }).connect(at(await serve({ options: ["MaxSessions=1"] })));
+    const shellId = async (): Promise<string> => (await host.exec("echo $$")).stdout;
+    const first = await shellId();
+    const parents = "ps -o ppid= -p $$ | xargs ps -o ppid= -p | xargs ps -o ppid= -p | xargs ps -o ppid= -p | xargs";
+    expect((await host.withLock("me", (shell) => shell.run(parents))).stdout).toBe(first);
+    expect(await shellId()).toBe(first);
+    expect((await failure(host.exec("sleep 79"))).code).toBe("HOST_TIMEOUT");
+    const second = await shellId();
+    expect(second).not.toBe(first);
+    process.kill(Number(second));
+    await sleep(200);
+    expect(await shellId()).not.toBe(second);
+  });
+
+  test("after the lock was lost in time no script runs without it", async () => {
+    const server = await serve();
+    const host = await open().connect(at(server));
+    const work = host.withLock("me", async (shell) => {
+      const timeout = Number((await shell.run("ps -o ppid= -p $PPID")).stdout);
+      const hung = failure(shell.run("sleep 80"));
+      await sleep(100);
+      process.kill(timeout);
+      await sleep(100);
+      await shell.run("touch /run/ran");
+      await hung;
+    });
+    expect((await failure(work)).code).toMatch(/HOST_TIMEOUT|HOST_COMMAND_FAILED/);
+    await sleep(200);
+    expect((await host.exec("ls /run/ran")).code).not.toBe(0);
+  });
+
   test("results come back one for one, in order, whatever the scripts do", async () => {
     const host = await open().connect(at(main));
     const results = await host.withLock("me", async (shell) => [

@@ -44,7 +44,7 @@ type Workload = keyof typeof WORKLOADS;
 function addressOf(workload: Workload, family: 4 | 6 = 4): string {
   const [, runner, offset] = WORKLOADS[workload];
   const layout = network.layouts.find((each) => each.family === family)!;
-  return formatIp(runnerLayout(layout, runner).extent.first + offset);
+  return formatIp(runnerLayout(layout, runner).range.first + offset);
 }
 
 const CLIENTS: Record<string, Client> = {

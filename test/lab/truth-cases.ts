@@ -108,7 +108,7 @@ export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | st
     },
     notRemovable: { name: "docker", calls: "network rm truth" },
   },
-  zone: "needs firewalld: test/vm/machines.test.ts",
+  zone: "needs firewalld: test/vm/firewalls.test.ts",
   file: {
     needs: [],
     item: { kind: "file", path: "/etc/overlay-truth", content: "planned\n" },

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { z } from "zod";
-import { createPoolOn, extents } from "../contract/fixture";
+import { createPoolOn, ranges } from "../contract/fixture";
 import { freePort } from "../contract/servers/process";
 import { type ServiceProcess, startService, waitFor } from "../contract/service-process";
 import { Ctl } from "../unit/cli/ctl";
@@ -19,7 +19,7 @@ let token: string;
 let prometheus: { url: string; stop(): Promise<void> };
 
 beforeAll(async () => {
-  await ctl.withPool((pool) => createPoolOn(pool, { name: "pool/web", extents: extents("10.0.0.0/28") }));
+  await ctl.withPool((pool) => createPoolOn(pool, { name: "pool/web", ranges: ranges("10.0.0.0/28") }));
   const [made] = await ctl.must("access", "create", "prometheus", "--scope", "read", "--scope", "reserve");
   token = String(made!.token);
   service = await startService(ctl);

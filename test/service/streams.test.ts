@@ -24,7 +24,7 @@ const eventAt = (id: number): LoggedEvent => ({
   owner: `o${id}`.padEnd(200, "x"),
   uid: "u",
   leaseId: "l",
-  extents: [{ first: 1n, last: 1n }],
+  ranges: [{ first: 1n, last: 1n }],
 });
 
 const longLog = {

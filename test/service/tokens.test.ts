@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { OverlayClient, type OverlayServiceError } from "../../client";
-import { createPoolOn, extents } from "../contract/fixture";
+import { createPoolOn, ranges } from "../contract/fixture";
 import { raceContract } from "../contract/races";
 import { etcdMissing, startEtcd } from "../contract/servers/etcd";
 import { postgresMissing, startPostgres } from "../contract/servers/postgres";
@@ -60,7 +60,7 @@ for (const [name, missing, start] of ENGINES)
 
 /** How often each pair of answers came. */
 async function raceInstances(store: string): Promise<Record<string, number>> {
-  await ctl.withPool((pool) => createPoolOn(pool, { extents: extents("10.0.0.0/16") }), store);
+  await ctl.withPool((pool) => createPoolOn(pool, { ranges: ranges("10.0.0.0/16") }), store);
   const [made] = await ctl.must("access", "create", "racer", "--scope", "reserve", "--store", store);
   const env = { OVERLAY_STORE: store };
   const services = await Promise.all([startService(ctl, [], env), startService(ctl, [], env)]);

@@ -130,7 +130,7 @@ test.each([
   pulumi.runtime.setAllConfig({});
 });
 
-test("a runner names those that are declared before it for its network, under its parent, without an id", async () => {
+test("a runner names those that are declared before it for its network, under any parent, without an id", async () => {
   const earlier: Record<string, unknown> = {};
   const newResource = ({ name, inputs }: pulumi.runtime.MockResourceArgs) => {
     earlier[name] = inputs.earlier;
@@ -144,9 +144,40 @@ test("a runner names those that are declared before it for its network, under it
   runner("r1");
   runner("other", { network: "other" });
   runner("r2", { runnerId: 7 });
-  runner("inner", {}, { parent: new pulumi.ComponentResource("test:index:Node", "node") });
-  runner("r3", {}, { aliases: [{ name: "old" }] });
+  const node = (name: string) => new pulumi.ComponentResource("test:index:Node", name);
+  runner("inner", {}, { parent: node("a"), aliases: [{ name: "old" }] });
+  runner("r3", {}, { parent: node("b") });
   runner("r4");
   await sleep(20);
-  expect(earlier).toEqual({ node: undefined, r1: [], other: [], inner: [], r3: [["r1"]], r4: [["r1"], ["r3", "old"]] });
+  const [outer, inner] = ["overlay:index:RunnerSubnet", "test:index:Node$overlay:index:RunnerSubnet"];
+  expect(earlier).toMatchObject({
+    r1: [],
+    other: [],
+    inner: [[`${outer}::r1`]],
+    r3: [[`${outer}::r1`], ["inner", "old"]],
+    r4: [["r1"], [`${inner}::inner`, `${inner}::old`], [`${inner}::r3`]],
+  });
+});
+
+test("runners of a component that waits for a later one are registered", async () => {
+  const registered: string[] = [];
+  const newResource = ({ name }: pulumi.runtime.MockResourceArgs) => {
+    registered.push(name);
+    return { id: name, state: {} };
+  };
+  pulumi.runtime.setMocks({ newResource, call: () => ({}) }, "project", "stack", false, "organization");
+  const site = (name: string, opts: pulumi.ComponentResourceOptions = {}) =>
+    new pulumi.ComponentResource("test:index:Site", name, {}, opts);
+  const runner = (name: string, parent: pulumi.Resource) =>
+    new RunnerSubnet(
+      name,
+      { network: "training", connection: { host: name }, hubConnection: { host: "h" } },
+      { parent },
+    );
+  const one = site("one");
+  const two = site("two", { dependsOn: one });
+  runner("b", two);
+  runner("a", one);
+  await sleep(50);
+  expect(registered.sort()).toEqual(["a", "b", "one", "two"]);
 });

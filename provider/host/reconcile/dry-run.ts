@@ -5,12 +5,12 @@ import type { Facts } from "../../network/model/facts";
 import { type HostRecord, type Item, readMismatch, type Step, type ValueChange } from "../../network/model/items";
 import { isBootFile } from "../../network/model/record";
 import { adaptToHost } from "../../network/plan/this-host";
-import { findBlockedRemovals } from "../../network/preflight/foreign";
+import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
 import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
 import { acceptedRequests } from "./change";
-import { findLostRecords, parseHostFacts, withHostName } from "./host-state";
+import { findLostRecords, linksOf, parseHostFacts, withHostName } from "./host-state";
 import { acceptRequests } from "./reconciler";
 import type { ApplyRequest, Job } from "./requests";
 
@@ -41,6 +41,7 @@ export type PlannedStep = Step & {
 export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryRun> {
   const facts = parseHostFacts(host, await host.exec(preflightScript(requests), "reading its state"));
   await findLostRecords(requests, facts);
+  facts.desiredLinks = linksOf(requests);
   const refused: unknown[] = [];
   const removals = requests.filter(({ items }) => items.length === 0).map((request) => adaptToHost(request, facts));
   const blocked = findBlockedRemovals(removals, facts);

@@ -4,9 +4,9 @@ import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { INSPECT_COMMANDS, isUnique, toRecordItem } from "../../network/kinds";
 import { compareAccess, sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
-import { type DesiredState, type HostRecord, hasItem, itemKey } from "../../network/model/items";
+import { type DesiredState, type HostRecord, hasItem, itemKey, type Link } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
-import { hasUnlistedRules } from "../../network/preflight/foreign";
+import { hasUnlistedRules } from "../../network/preflight/foreign-rules";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
@@ -128,6 +128,12 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
   invalidRecordFile(desired, facts) !== undefined ||
   facts.files.has(scriptPath(desired.record));
 
+/** The devices that these requests want, or remove. */
+export const linksOf = (requests: DesiredState[]): Link[] =>
+  requests.flatMap(({ items, plannedItems = [] }) =>
+    [...items, ...plannedItems].filter((item): item is Link => item.kind === "link"),
+  );
+
 /** Adds the records that are lost as the pool has it, if there are rules in our chains that none of these requests and no record lists. */
 export async function findLostRecords(requests: CheckRequest[], facts: Facts): Promise<void> {
   const [first] = requests;
@@ -138,7 +144,13 @@ export async function findLostRecords(requests: CheckRequest[], facts: Facts): P
 
 /** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
 export async function findStaleUids(desired: CheckRequest, facts: Facts): Promise<string[]> {
-  const unique = desired.items.filter(isUnique);
+  const shared = new Set(desired.items.flatMap((item) => (item.kind === "link" && item.shared ? [item.name] : [])));
+  const unique = desired.items.filter(
+    (item) =>
+      isUnique(item) &&
+      !(item.kind === "link" && shared.has(item.name)) &&
+      !(item.kind === "address" && shared.has(item.dev)),
+  );
   const { uid, owner, network, store } = desired.record;
   const candidates = facts.records.filter(
     (record) =>

@@ -2,15 +2,17 @@ import { findDifferences } from "../../network/diff/differences";
 import { keptWarnings } from "../../network/diff/other-routing";
 import { planSteps } from "../../network/diff/steps";
 import { formerPeer } from "../../network/kinds/device";
-import { containersOn } from "../../network/kinds/docker";
+import { containersOn, keptMtuWarnings } from "../../network/kinds/docker";
+import { threadedWarnings } from "../../network/kinds/wireguard";
 import type { Facts } from "../../network/model/facts";
 import type { DesiredState, ItemDifference } from "../../network/model/items";
 import { BOOT_SCRIPT, scriptPath } from "../../network/model/record";
+import { findNeighbours } from "../../network/plan/probes";
 import { adaptToHost, localWarnings } from "../../network/plan/this-host";
-import { describeForeign, excludeForeign, findBlockedRemovals } from "../../network/preflight/foreign";
+import { describeForeign, excludeForeign } from "../../network/preflight/foreign";
+import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
 import { preflight } from "../../network/preflight/preflight";
 import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
-import { findNeighbours } from "../../network/read/neighbours";
 import { parseWarnings, REVERT_UNCONFIRMED } from "../../network/render/script";
 import { LOCK_HOLDER_FILE } from "../../network/render/shell";
 import type { Host, Shell } from "../connection";
@@ -22,6 +24,7 @@ import {
   findLostRecords,
   findStaleUids,
   invalidWarnings,
+  linksOf,
   nameHostInErrors,
   parseHostFacts,
   planRecord,
@@ -179,9 +182,16 @@ async function inspectWithoutLock(host: Host, jobs: Job[], later: Job[], options
     ({ action }) => action === "inspect" || (action === "check" && isPreflight),
   );
   for (const warning of invalidWarnings(host.name, [], facts)) options.warn(warning);
+  for (const warning of notices(requests, facts)) options.warn(`${host.name}: ${warning}`);
   await answerInspections(host, jobs, facts);
   return 0;
 }
+
+/** What is no drift, and should be known. */
+const notices = (states: DesiredState[], facts: Facts): string[] => [
+  ...threadedWarnings(facts),
+  ...new Set(states.flatMap(({ items }) => keptMtuWarnings(items, facts))),
+];
 
 /** Facts with what is read only before a change, without the host's lock. */
 const readPreflightFacts = async (host: Host, requests: DesiredState[]): Promise<Facts> =>
@@ -195,16 +205,17 @@ function mergeWaiting(
   jobs: Job[],
   later: Job[],
   requests: DesiredState[],
-  { files }: Facts,
+  facts: Facts,
   isPossible: (job: Job) => boolean,
 ): void {
   const read = new Set(requests.flatMap(filesOf));
   const canJoin = (job: Job): boolean =>
     isPossible(job) &&
-    (job.action === "check" || files.get(scriptPath(job.request.record)) !== NOT_READ) &&
+    (job.action === "check" || facts.files.get(scriptPath(job.request.record)) !== NOT_READ) &&
     filesOf(job.request).every((path) => read.has(path));
   jobs.push(...later.filter(canJoin));
   later.splice(0, later.length, ...later.filter((job) => !canJoin(job)));
+  facts.desiredLinks = linksOf(requestsOf(jobs));
 }
 
 async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise<void> {
@@ -299,7 +310,7 @@ async function applyUnderLock(
     passed = checkResult(host, accepted, facts, result, script);
     warnings.push(...parseWarnings(result.stderr), ...(await findUnpluggedPorts(shell, steps)));
     if (steps.length > 0) warnings.push(...new Set(states.flatMap(({ items }) => localWarnings(items, facts))));
-    warnings.push(...keptWarnings(steps));
+    warnings.push(...keptWarnings(steps), ...notices(states, facts));
     for (const warning of warnings) options.warn(`${host.name}: ${warning}`);
     const isPersistent = accepted.some(({ desired, written }) => desired.persist && written.length > 0);
     if (isPersistent && !facts.systemd) options.warnWithoutSystemd(host);

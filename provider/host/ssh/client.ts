@@ -1,9 +1,15 @@
+import { randomBytes } from "node:crypto";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ClientCallback, ClientChannel, Client as Ssh } from "ssh2";
+import { rootCommand, ShellSession } from "./shell";
+import type { ShellContext } from "./shell-errors";
 
 /** sshd allows ten sessions on one connection, and counts a closed one for a short time: five open, five closing. */
 const MAX_SESSIONS = 5;
+
+/** How many times the operation timeout a shell may last: it is used anew during the first, and a use may wait for the lock first. */
+const SHELL_LIMIT = 3;
 
 /** The first pause after a refused session, in milliseconds. */
 const FIRST_RETRY_MS = 20;
@@ -34,6 +40,7 @@ export class SshClient {
   lost: string | undefined;
   readonly handshakes = new Semaphore(MAX_HANDSHAKES);
   readonly #sessions = new Semaphore(MAX_SESSIONS);
+  readonly #idle: ShellSession[] = [];
 
   constructor(
     private readonly ssh: Ssh,
@@ -46,15 +53,46 @@ export class SshClient {
     this.#watch(keepalive);
   }
 
-  /** A channel that runs `command`, for the time of `use`. `limit` milliseconds are for opening it. */
-  async session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
+  /**
+   * A root shell, for the time of `use`: one that an earlier use has left, or a new one, which `limit` milliseconds are for. To start one costs a host
+   * as much as many scripts. It stays for later uses, unless this one failed.
+   */
+  async withShell<T>(context: ShellContext, limit: number, use: (shell: ShellSession) => Promise<T>): Promise<T> {
     for (;;) {
       const result = await this.#sessions.run(async () => {
-        const channel = await this.#openSession(command, limit);
-        return channel && { value: await use(channel) };
+        const shell = (await this.#takeIdle(context)) ?? (await this.#openShell(context, limit));
+        return shell && { value: await this.#use(shell, use) };
       });
       if (result) return result.value;
     }
+  }
+
+  async #use<T>(shell: ShellSession, use: (shell: ShellSession) => Promise<T>): Promise<T> {
+    try {
+      const value = await use(shell);
+      this.#idle.push(shell);
+      return value;
+    } catch (error) {
+      await shell.end();
+      throw error;
+    }
+  }
+
+  /** Shells that can no longer serve are ended: the host may allow only one session. */
+  async #takeIdle(context: ShellContext): Promise<ShellSession | undefined> {
+    for (let shell = this.#idle.pop(); shell; shell = this.#idle.pop()) {
+      if (shell.canServe(context)) return shell;
+      await shell.end();
+    }
+    return undefined;
+  }
+
+  async #openShell(context: ShellContext, limit: number): Promise<ShellSession | undefined> {
+    const mark = `overlay-${randomBytes(16).toString("hex")}`;
+    const { sudo, operationTimeout } = context;
+    const command = rootCommand({ mark, sudo, limit: SHELL_LIMIT * operationTimeout });
+    const channel = await this.#openSession(command, limit);
+    return channel && new ShellSession(channel, context, mark);
   }
 
   /** A stream to a port that this host can reach. */

@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { isOverlayError, OverlayError } from "../../errors";
 import {
@@ -17,7 +16,7 @@ import {
 import { ChannelNotOpened, Semaphore, type SshClient } from "./client";
 import { type Credentials, DialFailed, DialRetries, dial, readCredentials } from "./dial";
 import { HostKeys } from "./host-keys";
-import { type RootShell, rootCommand, runningText, ShellSession } from "./shell";
+import { runningText, type ShellSession } from "./shell";
 import { noSessionError, sessionRefusedError } from "./shell-errors";
 
 /** Hosts over SSH: shared connections, commands, and root shells under the host's lock. */
@@ -93,65 +92,52 @@ class SshHost implements Host {
   async exec(script: string, step = runningText(script), { anew }: { anew?: number } = {}): Promise<CommandResult> {
     this.stats.execs++;
     const runScript = (session: ShellSession): Promise<CommandResult> => session.runOnce(script, step);
-    if (anew === undefined) return this.#withShell(undefined, step, runScript);
+    if (anew === undefined) return this.#withShell(step, runScript);
     const [connection] = this.choices;
     const client = await this.clients.openNew(connection, anew);
     try {
-      return await this.#openShell({ connection, client }, anew, undefined, runScript);
+      return await this.#useShell({ connection, client }, anew, runScript);
     } finally {
       await client.end();
     }
   }
 
   withLock<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T> {
-    const wait = Math.max(1, Math.ceil(this.settings.operationTimeout / 2));
+    const { connectTimeout, operationTimeout } = this.settings;
+    const lock = { holder, wait: Math.max(1, Math.ceil(operationTimeout / 2)) };
     return this.lock.run(() => {
       this.stats.conversations++;
-      return this.#withShell({ holder, wait }, "locking it", async (session) => {
-        await session.start(wait + this.settings.connectTimeout, wait);
-        return session.whileAlive(work(session));
-      });
+      return this.#withShell("locking it", (session) => session.withLock(lock, connectTimeout, work));
     });
   }
 
   /** A connection may have broken since its last use. Nothing has run then, so it is dialled again, once. */
-  async #withShell<T>(
-    lock: RootShell["lock"],
-    step: string,
-    use: (session: ShellSession) => Promise<T>,
-    mayRedial = true,
-  ): Promise<T> {
+  async #withShell<T>(step: string, use: (session: ShellSession) => Promise<T>, mayRedial = true): Promise<T> {
     const choice = await this.clients.get(this.choices);
     try {
-      return await this.#openShell(choice, this.settings.operationTimeout, lock, use);
+      return await this.#useShell(choice, this.settings.operationTimeout, use);
     } catch (error) {
       if (!(error instanceof ChannelNotOpened)) throw error;
-      if (choice.client.lost && mayRedial) return this.#withShell(lock, step, use, false);
+      if (choice.client.lost && mayRedial) return this.#withShell(step, use, false);
       throw error.refusal === undefined
         ? noSessionError(this.name, step, error)
         : sessionRefusedError(this.name, step, error);
     }
   }
 
-  #openShell<T>(
+  #useShell<T>(
     { connection, client }: ChosenConnection,
     operationTimeout: number,
-    lock: RootShell["lock"],
     use: (session: ShellSession) => Promise<T>,
   ): Promise<T> {
-    const mark = `overlay-${randomBytes(16).toString("hex")}`;
-    const sudo = usesSudo(connection);
-    const mayLackRights = !sudo && userOf(connection) !== "root";
-    const command = rootCommand({ mark, sudo, mayLackRights, limit: operationTimeout, ...(lock && { lock }) });
-    const context = { name: this.name, user: userOf(connection), sudo, operationTimeout, lost: () => client.lost };
-    return client.session(command, this.settings.connectTimeout * 1000, async (channel) => {
-      const session = new ShellSession(channel, context, mark);
-      try {
-        return await use(session);
-      } finally {
-        await session.end();
-      }
-    });
+    const context = {
+      name: this.name,
+      user: userOf(connection),
+      sudo: usesSudo(connection),
+      operationTimeout,
+      lost: () => client.lost,
+    };
+    return client.withShell(context, this.settings.connectTimeout * 1000, use);
   }
 }
 

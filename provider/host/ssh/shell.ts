@@ -29,39 +29,30 @@ import {
 export interface RootShell {
   mark: string;
   sudo: boolean;
-  /** The user may not be root, and has no sudo: that is checked first, or tools would fail one by one. */
-  mayLackRights?: boolean;
   /** Seconds after which the host itself ends the shell, in any case. */
   limit: number;
-  lock?: { holder: string; wait: number };
 }
 
 /** Exit code of flock if the lock is not free in time. */
 const LOCK_TIMEOUT_CODE = 75;
 
-/** Prints that the shell started (earlier output comes from login scripts), then a missing tool, if there is one. */
-const startScript = (tools: string): string =>
-  [
-    'm=$1; echo "$m start"; PATH=$PATH:/usr/sbin:/sbin; LC_ALL=C; export PATH LC_ALL;',
-    `for t in ${tools}; do command -v $t >/dev/null || { echo "$t$m missing"; exit 1; }; done;`,
-  ].join(" ");
-
-/** Without sudo the user must be root already: nothing on the host may be half changed. */
-const BE_ROOT = '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };';
-
 const READY = 'echo "$m ready"; echo "$m ready" >&2;';
 
-const unlocked = (mayLackRights: boolean): string =>
-  `${startScript("timeout")} ${mayLackRights ? `${BE_ROOT} ` : ""}${READY} exec timeout -k 5 "$2" sh`;
-
-// Without -o a background child would keep the lock, and without timeout a client that was stopped would, for ever.
-const LOCKED = [
-  startScript("timeout flock"),
-  BE_ROOT,
-  `${MAKE_LOCK_DIR} || { echo "$m unsafe"; exit 1; };`,
-  `flock -o -E ${LOCK_TIMEOUT_CODE} -w "$3" ${LOCK_DIR} timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
-  `[ $c = ${LOCK_TIMEOUT_CODE} ] && { cat ${LOCK_HOLDER_FILE}; echo "$m locked"; }; exit $c`,
+/**
+ * Prints that the shell started (earlier output comes from login scripts), then a missing tool, if there is one. Without sudo the user
+ * must be root already: nothing on the host may be half changed.
+ */
+const START = [
+  'm=$1; echo "$m start"; PATH=$PATH:/usr/sbin:/sbin; LC_ALL=C; export PATH LC_ALL;',
+  `command -v timeout >/dev/null || { echo "timeout$m missing"; exit 1; };`,
+  '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };',
+  `${READY} exec timeout -k 5 "$2" sh`,
 ].join(" ");
+
+export function rootCommand({ mark, sudo, limit }: RootShell): string {
+  const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
+  return asRoot + ["sh", "-c", START, "overlay", mark, wholeSeconds(limit)].map(quoteIfNeeded).join(" ");
+}
 
 // The trap on TERM is for timeout: dash runs no EXIT trap on a signal.
 const HOLD = [
@@ -69,17 +60,35 @@ const HOLD = [
   `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${LOCK_HOLDER_FILE}; ${READY} sh; exit`,
 ].join(" ");
 
-export function rootCommand({ mark, sudo, mayLackRights = false, limit, lock }: RootShell): string {
-  const shell = lock
-    ? [LOCKED, "overlay", mark, wholeSeconds(limit), wholeSeconds(lock.wait), toPrintable(lock.holder), HOLD]
-    : [unlocked(mayLackRights), "overlay", mark, wholeSeconds(limit)];
-  const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
-  return asRoot + ["sh", "-c", ...shell].map(quoteIfNeeded).join(" ");
+/** The host's lock. */
+export interface Lock {
+  holder: string;
+  /** Seconds to wait until it is free. */
+  wait: number;
 }
+
+/**
+ * The command with which a root shell takes the lock. It starts another shell, which holds the lock and reads the scripts until `exit`. If
+ * that one ends otherwise, both end: no script may run without the lock. Without -o a background child would keep the lock, and without timeout a
+ * client that was stopped would, for ever.
+ */
+export function lockCommand(mark: string, { holder, wait }: Lock, limit: number): string {
+  const hold = ["sh", "-c", HOLD, "overlay", mark, toPrintable(holder)].map(quoteIfNeeded).join(" ");
+  const within = `-w ${wholeSeconds(wait)} ${LOCK_DIR} timeout -k 5 ${wholeSeconds(limit)}`;
+  return [
+    `command -v flock >/dev/null || { echo "flock${mark} missing"; exit 1; };`,
+    `${MAKE_LOCK_DIR} || { echo "${mark} unsafe"; exit 1; };`,
+    `flock -o -E ${LOCK_TIMEOUT_CODE} ${within} ${hold}; c=$?;`,
+    `[ $c != ${LOCK_TIMEOUT_CODE} ] || { cat ${LOCK_HOLDER_FILE}; echo "${mark} locked"; };`,
+    `[ $c = 0 ] || exit $c; ${printCode(mark)}\n`,
+  ].join(" ");
+}
+
+const printCode = (mark: string): string => `echo "${mark} $c"; echo "${mark} $c" >&2`;
 
 /** One script, as the root shell gets it. */
 export const scriptCommand = (mark: string, script: string): string =>
-  `(eval ${quoteIfNeeded(script)}) </dev/null; c=$?; echo "${mark} $c"; echo "${mark} $c" >&2\n`;
+  `(eval ${quoteIfNeeded(script)}) </dev/null; c=$?; ${printCode(mark)}\n`;
 
 const wholeSeconds = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)));
 
@@ -173,17 +182,20 @@ export class Frames {
 /** Milliseconds for a shell to end after its input has ended, before its channel is closed. */
 const GRACE_MS = 2000;
 
-/** A session with one root shell: sends scripts and receives results, until `end`. */
+/** An SSH session with a root shell, which runs scripts, with the host's lock or without, until `end`. */
 export class ShellSession implements Shell {
   readonly #out: Frames;
   readonly #err: Frames;
   readonly #closed: Promise<void>;
   readonly #gone: Promise<void>;
   readonly #stopped: Promise<never>;
+  readonly #started: Promise<void>;
+  readonly #openedAt = performance.now();
   #stop!: (why: OverlayError) => void;
   #why: OverlayError | undefined;
   #timer: NodeJS.Timeout | undefined;
   #exit: number | undefined;
+  #isUsable = true;
   #doing = "starting a shell";
 
   constructor(
@@ -204,50 +216,84 @@ export class ShellSession implements Shell {
     });
     // A connection that breaks brings no exit code, and a background child keeps the channel open long after one.
     this.#gone = Promise.race([exited, this.#closed]);
+    void this.#gone.then(() => {
+      this.#isUsable = false;
+    });
     this.#stopped = new Promise((_, reject) => {
       this.#stop = reject;
     });
     this.#stopped.catch((why: OverlayError) => this.#cut(why));
+    this.#started = this.#start();
+    this.#started.catch(() => {}); // it is awaited by each use
   }
 
-  /** Waits until the shell accepts scripts, and holds the lock if requested: `limit` seconds at most, `wait` for the lock. */
-  async start(limit: number, wait = 0): Promise<void> {
-    this.#allow(limit);
+  /** Whether the shell still runs, and the host will let it run for one more use. */
+  canServe({ sudo, operationTimeout }: ShellContext): boolean {
+    const isYoung = performance.now() - this.#openedAt < operationTimeout * 1000;
+    return this.#isUsable && isYoung && sudo === this.context.sudo;
+  }
+
+  async #start(): Promise<void> {
     const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
     if (start.word === undefined) throw await this.#explainEnd(noise, shellRefusedError);
     if (ready.word === "missing") throw toolMissingError(this.context, ready.text);
     if (ready.word === "notroot") throw notRootError(this.context);
-    if (ready.word === "unsafe") throw unsafeLockError(this.context);
-    if (ready.word === "locked") throw hostLockedError(this.context, ready.text, wait);
     if (ready.word === undefined) throw await this.#explainEnd(noise, shellEndedError);
-    this.#allow(this.context.operationTimeout);
   }
 
+  /** The next output on both streams. An error of the shell's start is more specific than one of its end. */
+  async #answer(): Promise<[out: Frame, err: Frame]> {
+    const frames = Promise.all([this.#out.next(), this.#err.next()]);
+    await this.#started;
+    return frames;
+  }
+
+  /** A script is sent before the shell has reported its start: that saves a round trip. */
   async run(script: string, step = runningText(script)): Promise<CommandResult> {
     this.#doing = step;
     this.channel.write(scriptCommand(this.mark, script));
-    const [out, err] = await Promise.all([this.#out.next(), this.#err.next()]);
+    const [out, err] = await this.#answer();
     if (out.word === undefined || err.word === undefined) throw await this.#explainEnd(err, shellEndedError);
     return { code: Number(out.word), stdout: out.text, stderr: err.text };
   }
 
-  /**
-   * Runs one script and no other. It is sent, and the input ends, before the shell has reported its start: that saves two
-   * round trips.
-   */
+  /** Runs one script without the lock. */
   async runOnce(script: string, step: string): Promise<CommandResult> {
-    const begun = this.start(this.context.operationTimeout);
-    const answer = this.run(script, step);
-    this.channel.end();
-    // An error of the shell shows in both; that of its start is more specific.
-    answer.catch(() => {});
-    await begun;
-    return answer;
+    this.#allow(this.context.operationTimeout);
+    const result = await this.run(script, step);
+    clearTimeout(this.#timer);
+    return result;
   }
 
-  /** Runs `work`, but not longer than the shell: work that hangs must not block other processes that wait for the lock. */
-  whileAlive<T>(work: Promise<T>): Promise<T> {
-    return Promise.race([work, this.#stopped]);
+  /**
+   * Holds the host's lock while `work` runs, but not longer than the shell lives: work that hangs must not block other processes that
+   * wait for the lock. `slack`: seconds for the answer, beside those for the lock.
+   */
+  async withLock<T>(lock: Lock, slack: number, work: (shell: Shell) => Promise<T>): Promise<T> {
+    const { context } = this;
+    this.#doing = "locking it";
+    this.#allow(lock.wait + slack);
+    this.channel.write(lockCommand(this.mark, lock, context.operationTimeout));
+    const [{ word, text }, err] = await this.#answer();
+    if (word === "missing") throw toolMissingError(context, text);
+    if (word === "unsafe") throw unsafeLockError(context);
+    if (word === "locked") throw hostLockedError(context, text, lock.wait);
+    if (word === undefined) throw await this.#explainEnd(err, shellEndedError);
+    this.#allow(context.operationTimeout);
+    const result = await Promise.race([work(this), this.#stopped]);
+    await this.#unlock();
+    return result;
+  }
+
+  /** Waits until the lock is free. What was done is done: a shell that does not answer is only not used again. */
+  async #unlock(): Promise<void> {
+    this.#isUsable = false;
+    this.channel.write("exit\n");
+    const free = this.#answer().then(([{ word }]) => {
+      this.#isUsable = word !== undefined;
+    });
+    await waitBriefly(free);
+    clearTimeout(this.#timer);
   }
 
   /**

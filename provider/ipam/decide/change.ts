@@ -1,16 +1,13 @@
 import { isDeepStrictEqual } from "node:util";
 import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
 import { type Changes, type Condition, dataEntries, type Event, type Lease, type Request } from "../types";
-import { mustBeChangeable, mustBeHoldable, mustBeTouchable } from "./access";
+import { forgetOffers, mustBeChangeable, mustBeHoldable, mustBeTouchable } from "./access";
 import { openChildPool } from "./child-pools";
 import { type Ask, choose } from "./choose";
 import { dropPool, endLease, expireOverdue, putLease, record, replaceLease, uidOf } from "./lease";
-import { takeNames } from "./names";
-import { forgetOffers } from "./offers";
+import { mustKeepKey, mustKeepQuota, takeNames, takePorts } from "./limits";
 import { mustBeEndable, mustBeOfTenant, mustBeUnused } from "./pools";
-import { mustKeepQuota } from "./quota";
 import { isLive, type LeaseRow, omitUndefined, sharingKeyOf, toLease } from "./rows";
-import { mustKeepKey, takePorts } from "./sharing";
 import type { State } from "./state";
 
 /** Changes of a lease by the holder of its lease id. */
@@ -72,14 +69,14 @@ export function change(
     isClaim: true,
     wasShown: false,
   };
-  mustKeepKey(state, spec, lease, changes.extents ? undefined : sharingKeyOf(changed));
-  if (changes.extents) choose(ask);
+  mustKeepKey(state, spec, lease, changes.ranges ? undefined : sharingKeyOf(changed));
+  if (changes.ranges) choose(ask);
   if (changes.ports)
-    for (const other of takePorts(state, spec, ask.request, changed.extents, lease.uid))
+    for (const other of takePorts(state, spec, ask.request, changed.ranges, lease.uid))
       endLease(state, other, "handed over", { takenBy: changed.owner });
   mustBeHoldable(state, toLease(changed, state.now));
   takeNames(state, ask.request, toLease(changed, state.now), true);
-  if (changes.extents) putLease(state, spec, lease, changed);
+  if (changes.ranges) putLease(state, spec, lease, changed);
   else replaceLease(state, lease, changed);
   const { childPool } = changes;
   if (childPool) {
@@ -90,20 +87,20 @@ export function change(
     openChildPool(state, childPool, changed);
   }
   record(state, eventOf(lease, changed), changed, lease.owner === changed.owner ? {} : { formerOwner: lease.owner });
-  if (changes.extents) mustKeepQuota(ask, changed);
+  if (changes.ranges) mustKeepQuota(ask, changed);
   return toLease(state.leases.get(lease.uid)!, state.now);
 }
 
 const requestFor = (
-  { pool, owner, type, extents, tenant, ports }: LeaseRow,
+  { pool, owner, type, ranges, tenant, ports }: LeaseRow,
   before: LeaseRow,
-  { evictSameTenant, names, childPool, extents: resized }: Changes,
+  { evictSameTenant, names, childPool, ranges: resized }: Changes,
 ): Request =>
   omitUndefined<Request>({
     pool,
     owner,
     type,
-    values: resized && extents,
+    values: resized && ranges,
     tenant,
     ports,
     evictSameTenant,
@@ -115,7 +112,7 @@ const requestFor = (
 function applyChanges(
   state: State,
   lease: LeaseRow,
-  { evictSameTenant: _, childPool, ttl, sharingKey, tenant, deleting, ...changes }: Changes,
+  { evictSameTenant: _, childPool, ttl, deleting, ...changes }: Changes,
 ): LeaseRow {
   const next = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (next === "used" ? lease.usedBy : undefined);
@@ -125,18 +122,21 @@ function applyChanges(
   const ends = starts ? seconds && state.now + seconds * 1000 : lease.expiresAt;
   return omitUndefined<LeaseRow>({
     ...lease,
-    ...changes,
+    ...nullToUndefined(changes),
     state: next,
     usedBy,
     updatedAt: state.now,
     ttl: seconds,
     deletingSince: deleting ? (lease.deletingSince ?? state.now) : deleting === false ? undefined : lease.deletingSince,
     expiresAt: next === "used" ? undefined : ends,
-    tenant: tenant === undefined ? lease.tenant : (tenant ?? undefined),
-    sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),
     childPool: childPool?.name ?? lease.childPool,
   });
 }
+
+const nullToUndefined = <T extends object>(fields: T) =>
+  Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, value ?? undefined])) as {
+    [K in keyof T]: Exclude<T[K], null> | undefined;
+  };
 
 function eventOf(before: LeaseRow, after: LeaseRow): Event["what"] {
   if (before.owner !== after.owner) return "renamed";

@@ -1,8 +1,8 @@
 import { isDeepStrictEqual } from "node:util";
 import { describePool, SPACES } from "../../pool-names";
 import { addressSpaceError, outsideLeaseError, poolInUseError, takenError, ttlWithPoolError } from "../errors";
-import { covers, fits, mergeExtents, overlapsAny, subtract } from "../extents";
-import type { Extent, PoolSpec } from "../types";
+import { covers, fits, mergeRanges, overlapsAny, subtract } from "../ranges";
+import type { PoolSpec, ValueRange } from "../types";
 import { show } from "./access";
 import { zonesIn } from "./free-space";
 import { endLease } from "./lease";
@@ -46,24 +46,24 @@ function mustKeepLimits({ terms: { access } }: State, row: PoolRow, spec: PoolSp
 
 const limitsOf = ({ quota = {}, reserved = [], staticOnly = [], tenant }: PoolSpec) => ({
   quota,
-  reserved: mergeExtents(reserved),
-  staticOnly: mergeExtents(staticOnly),
+  reserved: mergeRanges(reserved),
+  staticOnly: mergeRanges(staticOnly),
   tenant,
 });
 
 /** Changes of other fields do not touch the free space. */
 const hasSameRanges = (a: PoolSpec, b: PoolSpec): boolean => rangesText(a) === rangesText(b);
 
-const rangesText = ({ kind, extents, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
-  `${[extents, reserved ?? [], staticOnly ?? []]
-    .map((ranges) => mergeExtents(ranges).map(({ first, last }) => `${first}-${last}`))
+const rangesText = ({ kind, ranges, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
+  `${[ranges, reserved ?? [], staticOnly ?? []]
+    .map((each) => mergeRanges(each).map(({ first, last }) => `${first}-${last}`))
     .join("|")}${kind}${avoidBoundaryIps === true}`;
 
 /** Moves values into and out of the free space of the pool. Values that are held must stay in it. */
 function resizePool(state: State, old: PoolSpec, spec: PoolSpec): void {
-  const all = (each: PoolSpec): Extent[] => zonesIn(each).flatMap(([, values]) => values);
+  const all = (each: PoolSpec): ValueRange[] => zonesIn(each).flatMap(([, values]) => values);
   const changed =
-    old.avoidBoundaryIps === spec.avoidBoundaryIps ? subtract(all(old), all(spec)) : mergeExtents(all(old));
+    old.avoidBoundaryIps === spec.avoidBoundaryIps ? subtract(all(old), all(spec)) : mergeRanges(all(old));
   const { now } = state;
   for (const lease of state.holdersOf(spec.name, changed))
     if (!isLive(lease, now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
@@ -73,26 +73,26 @@ function resizePool(state: State, old: PoolSpec, spec: PoolSpec): void {
     throw poolInUseError(old, shown, "cannot lose values that are held");
   }
   for (const lease of state.restingOn(spec.name, changed)) {
-    const resting = lease.resting!.filter((extent) => fits(spec, { extents: [extent] }));
+    const resting = lease.resting!.filter((range) => fits(spec, { ranges: [range] }));
     if (resting.length < lease.resting!.length) setResting(state, lease, resting);
   }
   for (const [zone, values] of zonesIn(spec)) {
     const before = zonesIn(old).find(([other]) => other === zone)![1];
     const space = state.space(spec.name)(zone);
     const isOther = old.avoidBoundaryIps !== spec.avoidBoundaryIps;
-    for (const extent of isOther ? before : subtract(before, values)) space.drop(spec, extent);
+    for (const range of isOther ? before : subtract(before, values)) space.drop(spec, range);
     const gained = isOther ? values : subtract(values, before);
     if (gained.length === 0) continue;
     const taken = [
-      ...state.holdersOf(spec.name, gained).flatMap(({ extents }) => extents),
+      ...state.holdersOf(spec.name, gained).flatMap(({ ranges }) => ranges),
       ...state.restingOn(spec.name, gained).flatMap(({ resting }) => resting!),
     ];
-    for (const extent of subtract(gained, taken)) space.add(spec, extent);
+    for (const range of subtract(gained, taken)) space.add(spec, range);
   }
 }
 
 /** Ids and ports. */
-const NUMBERS: Extent = { first: 0n, last: 0xffff_ffffn };
+const NUMBERS: ValueRange = { first: 0n, last: 0xffff_ffffn };
 const hasNumbers = ({ kind }: PoolSpec): boolean => kind === "id" || kind === "port";
 
 /**
@@ -103,8 +103,8 @@ function mustBeInLease(state: State, spec: PoolSpec, lease: LeaseRow): void {
   const parent = state.pool(lease.pool);
   const isRunner = !hasNumbers(spec) && parent?.spec !== undefined && hasNumbers(parent.spec);
   const block = isRunner && parent.opener !== undefined ? state.lease(parent.opener) : undefined;
-  const held = hasNumbers(spec) ? [NUMBERS] : (block ?? lease).extents;
-  if (!covers(held, spec.extents)) throw outsideLeaseError(spec, held);
+  const held = hasNumbers(spec) ? [NUMBERS] : (block ?? lease).ranges;
+  if (!covers(held, spec.ranges)) throw outsideLeaseError(spec, held);
   if (isRunner && state.terms.access) mustNotOverlapSiblings(state, spec, lease);
 }
 
@@ -112,7 +112,7 @@ function mustBeInLease(state: State, spec: PoolSpec, lease: LeaseRow): void {
 function mustNotOverlapSiblings(state: State, spec: PoolSpec, lease: LeaseRow): void {
   for (const sibling of state.parentsIn(lease.pool)) {
     const other = sibling.uid === lease.uid ? undefined : state.pool(sibling.childPool!)?.spec;
-    const taken = spec.extents.find((extent) => other && overlapsAny(other.extents, extent));
+    const taken = spec.ranges.find((range) => other && overlapsAny(other.ranges, range));
     if (taken) throw takenError(spec, taken, show(state, toLease(sibling, state.now)), lease.owner);
   }
 }

@@ -17,25 +17,25 @@ import {
 import {
   automaticZone,
   covers,
+  equalRanges,
   fits,
   intersect,
   isAvoided,
   isBoundary,
   max,
-  mergeExtents,
+  mergeRanges,
   min,
   overlapsAny,
-  sameExtents,
   sizeOf,
   subtract,
   total,
   valueAtIndex,
   zonesOf,
-} from "../extents";
-import type { Extent, PoolSpec, Request } from "../types";
-import { mayChange, show } from "./access";
+} from "../ranges";
+import type { PoolSpec, Request, ValueRange } from "../types";
+import { givesWay, isOwnHolder, isPromisedInRun, mayChange, programOf, show } from "./access";
 import { endLease } from "./lease";
-import { givesWay, isOwnHolder, isPromisedInRun, programOf } from "./offers";
+import { findPortHolder } from "./limits";
 import { heldLeases, isEndable, type Pool } from "./pools";
 import {
   answers,
@@ -53,12 +53,11 @@ import {
   toPublic,
   touches,
 } from "./rows";
-import { findPortHolder } from "./sharing";
 import type { State } from "./state";
 
 /** Which values a request gets. */
 export interface Choice {
-  extents: Extent[];
+  ranges: ValueRange[];
   /** Leases that end when it is claimed, and why. */
   evicted: LeaseRow[];
   reason: "handed over" | "reclaimed";
@@ -67,8 +66,8 @@ export interface Choice {
   warnings: string[];
 }
 
-export const choiceOf = (extents: Extent[], more: Partial<Choice> = {}): Choice => ({
-  extents,
+export const choiceOf = (ranges: ValueRange[], more: Partial<Choice> = {}): Choice => ({
+  ranges,
   evicted: [],
   reason: "handed over",
   isFree: false,
@@ -103,11 +102,11 @@ export function choose(ask: Ask): Choice {
 
 // By value
 
-function chooseByValue(ask: Ask, values: Extent[]): Choice {
+function chooseByValue(ask: Ask, values: ValueRange[]): Choice {
   const { state, request, wasShown } = ask;
   const { spec } = ask.pool;
-  if (values.some((extent) => sizeOf(extent) > 1n) && spec.avoidBoundaryIps) throw noBlocksError(spec);
-  for (const extent of values) mustBeGivable(spec, extent);
+  if (values.some((range) => sizeOf(range) > 1n) && spec.avoidBoundaryIps) throw noBlocksError(spec);
+  for (const range of values) mustBeGivable(spec, range);
   endOverdue(state, request.pool, values);
   const choice = choiceOf(values);
   for (const holder of findBlockers(ask, values)) {
@@ -125,32 +124,32 @@ function chooseByValue(ask: Ask, values: Extent[]): Choice {
 }
 
 /** Rejects a request for a value that is reserved, or not in the pool. */
-export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
-  if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
-  if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
+export function mustBeGivable(spec: PoolSpec, range: ValueRange): void {
+  if (!covers(spec.ranges, [range])) throw outsideError(spec, range);
+  if (isAvoided(spec, range) || overlapsAny(spec.reserved ?? [], range)) throw reservedError(spec, range);
 }
 
-function endOverdue(state: State, pool: string, extents: Extent[]): void {
-  for (const lease of state.holdersOf(pool, extents))
+function endOverdue(state: State, pool: string, ranges: ValueRange[]): void {
+  for (const lease of state.holdersOf(pool, ranges))
     if (isOverdue(lease, state.now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
 }
 
 /** Ranges of an address space that another run was shown. */
-function warnOfPromised({ state, pool, request }: Ask, values: Extent[]): string[] {
+function warnOfPromised({ state, pool, request }: Ask, values: ValueRange[]): string[] {
   if (!request.pool.startsWith(SPACES)) return [];
-  const offers = state.offersIn(request.pool).filter((offer) => touches(offer.extents, values));
+  const offers = state.offersIn(request.pool).filter((offer) => touches(offer.ranges, values));
   const others = offers.filter((offer) => !isOwnHolder(state, request, offer) && !givesWay(state, offer, request));
   return others.slice(0, 1).map((offer) => rangePromisedWarning(pool.spec, values, show(state, offerToLease(offer))));
 }
 
 /** Leases and offers that keep these values from the request. */
-export function findBlockers({ state, request }: Ask, extents: Extent[]): Holder[] {
+export function findBlockers({ state, request }: Ask, ranges: ValueRange[]): Holder[] {
   const key = sharingKeyOf(request);
   const isInWay = (holder: Holder) => {
-    const shares = key !== undefined && key === sharingKeyOf(holder) && sameExtents(holder.extents, extents);
-    return touches(holder.extents, extents) && !shares && !isOwnHolder(state, request, holder);
+    const shares = key !== undefined && key === sharingKeyOf(holder) && equalRanges(holder.ranges, ranges);
+    return touches(holder.ranges, ranges) && !shares && !isOwnHolder(state, request, holder);
   };
-  const leases = state.holdersOf(request.pool, extents).filter((lease) => isLive(lease, state.now) && isInWay(lease));
+  const leases = state.holdersOf(request.pool, ranges).filter((lease) => isLive(lease, state.now) && isInWay(lease));
   const isFirstCome = request.pool.startsWith(SPACES);
   const offers = state
     .offersIn(request.pool)
@@ -192,15 +191,15 @@ type HeldError = typeof takenError;
 export function heldError(
   spec: PoolSpec,
   { state, request }: Ask,
-  extents: Extent[],
+  ranges: ValueRange[],
   holder: Holder,
   error: HeldError,
 ): OverlayError {
   const lease = show(state, toPublic(holder, state.now));
-  const extent = extents.find((each) => overlapsAny(holder.extents, each))!;
+  const range = ranges.find((each) => overlapsAny(holder.ranges, each))!;
   if (holder.sharingKey !== undefined && request.sharingKey !== undefined)
-    return sharingConflictError(spec, extent, request.sharingKey, lease).heldBy(lease);
-  return error(spec, extent, lease, request.owner).heldBy(lease);
+    return sharingConflictError(spec, range, request.sharingKey, lease).heldBy(lease);
+  return error(spec, range, lease, request.owner).heldBy(lease);
 }
 
 // Shared values
@@ -216,13 +215,11 @@ function chooseShared(ask: Ask): Choice | undefined {
   ];
   const places = holders
     .filter((holder) => holder.owner !== request.owner && answers(holder, request) && fits(pool.spec, holder))
-    .map(({ extents }) => extents)
+    .map(({ ranges }) => ranges)
     .sort(([a], [b]) => (a!.first < b!.first ? -1 : 1));
   // A value may be offered with the key in one program of a stack, and without it in another one.
-  const isOpen = (extents: Extent[]) => findBlockers(ask, extents).length === 0;
-  const free = places.find(
-    (extents) => !findPortHolder(state, request, extents, request.ports ?? []) && isOpen(extents),
-  );
+  const isOpen = (ranges: ValueRange[]) => findBlockers(ask, ranges).length === 0;
+  const free = places.find((ranges) => !findPortHolder(state, request, ranges, request.ports ?? []) && isOpen(ranges));
   const found = free ?? (request.onPortConflict === "anotherAddress" ? undefined : places.find(isOpen));
   return found && choiceOf(found);
 }
@@ -245,22 +242,22 @@ function chooseHeldBefore(ask: Ask): Choice | undefined {
   const offered = state.offersOf(owner).filter((offer) => !offer.byValue && offer.expiresAt >= state.now);
   const candidates = [
     ...former,
-    ...(request.preferred ? [{ pool: request.pool, extents: request.preferred }] : []),
+    ...(request.preferred ? [{ pool: request.pool, ranges: request.preferred }] : []),
     ...ended.sort((a, b) => b.endedAt! - a.endedAt!),
     ...offered.sort((a, b) => b.updatedAt - a.updatedAt),
   ];
   const found = candidates.find(
-    ({ pool: name, extents }) =>
-      answers({ pool: name, extents }, request) &&
-      mayAssign(pool.spec, extents) &&
-      !touches(extents, declared) &&
-      !(onPortConflict === "anotherAddress" && findPortHolder(state, request, extents, ports)) &&
-      findBlockers(ask, extents).length === 0 &&
+    ({ pool: name, ranges }) =>
+      answers({ pool: name, ranges }, request) &&
+      mayAssign(pool.spec, ranges) &&
+      !touches(ranges, declared) &&
+      !(onPortConflict === "anotherAddress" && findPortHolder(state, request, ranges, ports)) &&
+      findBlockers(ask, ranges).length === 0 &&
       state
-        .restingOn(request.pool, extents)
+        .restingOn(request.pool, ranges)
         .every((lease) => isOwnHolder(state, request, lease) || isOfSharer(lease, request)),
   );
-  return found && choiceOf(found.extents);
+  return found && choiceOf(found.ranges);
 }
 
 /** The last of the resources that shared the value has released it, and shares it again. */
@@ -268,55 +265,61 @@ const isOfSharer = (lease: LeaseRow, request: Request): boolean =>
   request.sharingKey !== undefined && isSameStack(lease.owner, request.owner);
 
 /** Whether the pool gives these values to a request without values. */
-const mayAssign = (spec: PoolSpec, extents: Extent[]): boolean =>
-  fits(spec, { extents }) &&
+const mayAssign = (spec: PoolSpec, ranges: ValueRange[]): boolean =>
+  fits(spec, { ranges }) &&
   spec.autoAssign !== false &&
   spec.allocation !== "external" &&
-  covers(zonesOf(spec).automatic, extents);
+  covers(zonesOf(spec).automatic, ranges);
 
 // Automatic choice
 
 /** Adds a value to the choice: a free one, that which rests longest, one offered to other programs, or that of an inactive lease. */
-function chooseAutomatic(ask: Ask, range: Extent | undefined, choice: Choice): void {
+function chooseAutomatic(ask: Ask, range: ValueRange | undefined, choice: Choice): void {
   const { state, pool, request } = ask;
   const zone = automaticZone(pool.spec, range);
-  const isTaken = (extents: Extent[]) => touches(extents, [...choice.extents, ...(request.declared ?? [])]);
-  const free = pickFree(ask, range, [...obstaclesOf(ask), ...choice.extents]);
-  if (free) return void choice.extents.push(free);
+  const isTaken = (ranges: ValueRange[]) => touches(ranges, [...choice.ranges, ...(request.declared ?? [])]);
+  const free = pickFree(ask, range, [...obstaclesOf(ask), ...choice.ranges]);
+  if (free) return void choice.ranges.push(free);
   choice.isFree = false;
   const rested = pickResting(ask, zone, isTaken);
   if (rested) {
     if (!isOwnHolder(state, request, rested.lease)) choice.warnings.push(restingWarning(ask, rested.lease));
-    return void choice.extents.push(rested.extent);
+    return void choice.ranges.push(rested.range);
   }
-  const shownElsewhere = pickFree(ask, range, [...obstaclesOf(ask, true), ...choice.extents]);
-  if (shownElsewhere) return void choice.extents.push(shownElsewhere);
+  const shownElsewhere = pickFree(ask, range, [...obstaclesOf(ask, true), ...choice.ranges]);
+  if (shownElsewhere) return void choice.ranges.push(shownElsewhere);
   const inactive = findInactive(ask, zone, isTaken);
   if (!inactive) {
     // A declared value may be of another pool.
-    const declared = pickFree(ask, range, [...offeredIn(ask, true), ...choice.extents]);
+    const declared = pickFree(ask, range, [...offeredIn(ask, true), ...choice.ranges]);
     if (!declared) throw exhausted(ask);
-    return void choice.extents.push(declared);
+    return void choice.ranges.push(declared);
   }
-  choice.extents.push(inactive.extents[0]!);
+  choice.ranges.push(inactive.ranges[0]!);
   choice.evicted.push(inactive);
   choice.reason = "reclaimed";
 }
 
 /** Values that are not chosen: offered to others, and requested elsewhere in the program. `isLast`: offers to other programs do not count. */
-const obstaclesOf = (ask: Ask, isLast = false): Extent[] =>
-  mergeExtents([...offeredIn(ask, isLast), ...(ask.request.declared ?? [])]);
+const obstaclesOf = (ask: Ask, isLast = false): ValueRange[] => {
+  const { declared = [] } = ask.request;
+  const offered = offeredIn(ask, isLast);
+  return declared.length === 0 ? offered : mergeRanges([...offered, ...declared]);
+};
 
-function offeredIn({ state, request }: Ask, isLast: boolean): Extent[] {
+function offeredIn({ state, request }: Ask, isLast: boolean): ValueRange[] {
   const program = programOf(request);
-  const offers = state.offersIn(request.pool).filter((offer) => {
-    const isOwn = isOwnHolder(state, request, offer) && offer.program === program;
+  const all = state.offersIn(request.pool);
+  const offers = all.filter((offer) => {
+    const isOwn = offer.program === program && isOwnHolder(state, request, offer);
     return !isOwn && !(isLast && givesWay(state, offer, request));
   });
-  return offers.flatMap(({ extents }) => extents);
+  return offers.length === all.length
+    ? state.offeredRanges(request.pool)
+    : mergeRanges(offers.flatMap(({ ranges }) => ranges));
 }
 
-function pickFree(ask: Ask, range: Extent | undefined, obstacles: Extent[]): Extent | undefined {
+function pickFree(ask: Ask, range: ValueRange | undefined, obstacles: ValueRange[]): ValueRange | undefined {
   const { spec } = ask.pool;
   const zone = automaticZone(spec, range);
   if (zone.length === 0) return undefined;
@@ -328,7 +331,7 @@ function pickFree(ask: Ask, range: Extent | undefined, obstacles: Extent[]): Ext
 }
 
 /** With `hashed`, an owner gets the same value again while it is free, and two owners rarely start at the same value. */
-function startOfSearch(zone: Extent[], { state, pool, request }: Ask): bigint {
+function startOfSearch(zone: ValueRange[], { state, pool, request }: Ask): bigint {
   const { allocation } = pool.spec;
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
   const seed = allocation === "hashed" ? request.owner : `${state.terms.seed} ${request.owner}`;
@@ -336,7 +339,7 @@ function startOfSearch(zone: Extent[], { state, pool, request }: Ask): bigint {
 }
 
 /** The lowest free values of the size of the request, aligned to it, not before `from`. */
-function lowestFree(ask: Ask, zone: Extent[], from: bigint, obstacles: Extent[]): Extent | undefined {
+function lowestFree(ask: Ask, zone: ValueRange[], from: bigint, obstacles: ValueRange[]): ValueRange | undefined {
   const { size = 1n } = ask.request;
   const end = zone.at(-1)!.last;
   for (const free of freeRanges(ask, from)) {
@@ -353,7 +356,7 @@ function lowestFree(ask: Ask, zone: Extent[], from: bigint, obstacles: Extent[])
  * Free ranges for any request that end at `from` or later. If the program changes the pool, they are those of both zones, and what only the
  * changed pool has.
  */
-function* freeRanges({ state, pool, request }: Ask, from: bigint): Generator<Extent> {
+function* freeRanges({ state, pool, request }: Ask, from: bigint): Generator<ValueRange> {
   const { spec, stored } = pool;
   const { automatic } = zonesOf(spec);
   if (!stored) return yield* automatic.filter(({ last }) => last >= from);
@@ -361,9 +364,7 @@ function* freeRanges({ state, pool, request }: Ask, from: bigint): Generator<Ext
   if (stored === spec) return yield* space("a").from(from);
   const { automatic: before, onRequest } = zonesOf(stored);
   const added = subtract(automatic, [...before, ...onRequest]);
-  yield* mergeExtents([...space("a").from(from), ...space("r").from(from), ...added]).filter(
-    ({ last }) => last >= from,
-  );
+  yield* mergeRanges([...space("a").from(from), ...space("r").from(from), ...added]).filter(({ last }) => last >= from);
 }
 
 export function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {
@@ -378,29 +379,29 @@ const PAGE = 64;
 /** The values that are longest in quarantine. */
 function pickResting(
   ask: Ask,
-  zone: Extent[],
-  isTaken: (extents: Extent[]) => boolean,
-): { lease: LeaseRow; extent: Extent } | undefined {
+  zone: ValueRange[],
+  isTaken: (ranges: ValueRange[]) => boolean,
+): { lease: LeaseRow; range: ValueRange } | undefined {
   const { state, pool, request } = ask;
   const { size = 1n } = request;
   for (let page = PAGE; ; page *= 8) {
     const leases = state.restingIn(request.pool, page);
     for (const lease of leases) {
-      const extent = lease.resting!.find(
+      const range = lease.resting!.find(
         (each) => sizeOf(each) === size && covers(zone, [each]) && !isAvoided(pool.spec, each),
       );
-      if (extent && !isTaken([extent]) && findBlockers(ask, [extent]).length === 0) return { lease, extent };
+      if (range && !isTaken([range]) && findBlockers(ask, [range]).length === 0) return { lease, range };
     }
     if (leases.length < page) return undefined;
   }
 }
 
 /** The inactive lease that was not seen for longest. */
-function findInactive(ask: Ask, zone: Extent[], isTaken: (extents: Extent[]) => boolean): LeaseRow | undefined {
+function findInactive(ask: Ask, zone: ValueRange[], isTaken: (ranges: ValueRange[]) => boolean): LeaseRow | undefined {
   const { state, pool, request } = ask;
   if (pool.spec.reclaimAfter === undefined) return undefined;
-  const serves = ({ extents }: LeaseRow) =>
-    covers(zone, [extents[0]!]) && sizeOf(extents[0]!) === (request.size ?? 1n) && !isTaken(extents);
+  const serves = ({ ranges }: LeaseRow) =>
+    covers(zone, [ranges[0]!]) && sizeOf(ranges[0]!) === (request.size ?? 1n) && !isTaken(ranges);
   for (let page = PAGE; ; page *= 8) {
     const leases = state.idlest(request.pool, page);
     const found = leases.find((lease) => serves(lease) && isReclaimable(ask, lease));
@@ -418,4 +419,4 @@ function exhausted({ state, pool, request }: Ask): OverlayError {
 }
 
 const restingWarning = ({ state, pool }: Ask, lease: LeaseRow): string =>
-  quarantineWarning(pool.spec, lease.extents, show(state, toLease(lease, state.now)));
+  quarantineWarning(pool.spec, lease.ranges, show(state, toLease(lease, state.now)));

@@ -1,7 +1,7 @@
 import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
-import { addBoundaries, intersect, mergeExtents, subtract, trimBoundaries, zonesOf } from "../extents";
-import type { Extent, PoolSpec } from "../types";
+import { addBoundaries, intersect, mergeRanges, subtract, trimBoundaries, zonesOf } from "../ranges";
+import type { PoolSpec, ValueRange } from "../types";
 import type { FreeRow, Zone } from "./rows";
 import type { Journal } from "./table";
 
@@ -10,9 +10,9 @@ import type { Journal } from "./table";
  * `need` loads a window, or ends the decision until it is loaded.
  */
 export class FreeSpace {
-  #ranges: Extent[] = [];
+  #ranges: ValueRange[] = [];
   /** Windows of the values at which ranges end. */
-  #known: Extent[] = [];
+  #known: ValueRange[] = [];
   readonly #stored = new Map<bigint, bigint>();
   #isCleared = false;
 
@@ -24,12 +24,12 @@ export class FreeSpace {
   ) {}
 
   /** The first `limit` ranges of the store that end at `from` or later. */
-  load(from: bigint, limit: number, rows: Extent[]): void {
+  load(from: bigint, limit: number, rows: ValueRange[]): void {
     const to = rows.length < limit ? LAST : rows.at(-1)!.last;
     const fresh = rows.filter(({ last }) => !this.#isKnown(last));
     for (const { first, last } of fresh) this.#stored.set(last, first);
     this.#ranges = sorted([...this.#ranges, ...fresh.map(({ first, last }) => ({ first, last }))]);
-    this.#known = mergeExtents([...this.#known, { first: from, last: to }]);
+    this.#known = mergeRanges([...this.#known, { first: from, last: to }]);
   }
 
   /** Removes all ranges, also those that are not loaded. */
@@ -42,7 +42,7 @@ export class FreeSpace {
   }
 
   /** Ranges that end at `from` or later, lowest first. */
-  *from(from: bigint): Generator<Extent> {
+  *from(from: bigint): Generator<ValueRange> {
     for (let at = from, limit = PAGE; at <= LAST; limit = Math.min(limit * 4, MOST)) {
       const end = this.#knownUntil(at);
       if (end === undefined) {
@@ -55,15 +55,15 @@ export class FreeSpace {
   }
 
   /** Removes values that must be free. */
-  cut(spec: PoolSpec, piece: Extent): void {
+  cut(spec: PoolSpec, piece: ValueRange): void {
     const [range] = this.from(piece.last);
     if (!range || range.first > piece.first) throw notFreeError(this.pool, piece);
     this.#replace(spec, [range], subtract([range], [piece]));
   }
 
   /** Removes what is free of this range. */
-  drop(spec: PoolSpec, piece: Extent): void {
-    const ranges: Extent[] = [];
+  drop(spec: PoolSpec, piece: ValueRange): void {
+    const ranges: ValueRange[] = [];
     for (const range of this.from(piece.first)) {
       if (range.first > piece.last) break;
       ranges.push(range);
@@ -72,14 +72,14 @@ export class FreeSpace {
   }
 
   /** Adds values that are not free, and merges adjacent ranges. */
-  add(spec: PoolSpec, piece: Extent): void {
+  add(spec: PoolSpec, piece: ValueRange): void {
     const from = piece.first > 0n ? piece.first - 1n : 0n;
-    const adjacent: Extent[] = [];
+    const adjacent: ValueRange[] = [];
     for (const range of this.from(from)) {
       if (range.first > piece.last + 1n) break;
       adjacent.push(range);
     }
-    this.#replace(spec, adjacent, mergeExtents([...adjacent, piece]));
+    this.#replace(spec, adjacent, mergeRanges([...adjacent, piece]));
   }
 
   changes(): { put: FreeRow[]; deleted: FreeRow[]; cleared: { pool: string; zone: Zone }[] } {
@@ -93,14 +93,14 @@ export class FreeSpace {
   }
 
   /** With `avoidBoundaryIps`, no range begins or ends with .0 or .255, so that each range has a value to give. */
-  #replace(spec: PoolSpec, ranges: Extent[], by: Extent[]): void {
+  #replace(spec: PoolSpec, ranges: ValueRange[], by: ValueRange[]): void {
     const kept = by.flatMap((range) => trimBoundaries(spec, range) ?? []);
     this.#swap(ranges, kept);
     // More ranges may be loaded until then, and stay.
     this.journal.add(() => this.#swap(kept, ranges));
   }
 
-  #swap(out: Extent[], into: Extent[]): void {
+  #swap(out: ValueRange[], into: ValueRange[]): void {
     this.#ranges = sorted([...this.#ranges.filter((range) => !out.includes(range)), ...into]);
   }
 
@@ -119,9 +119,10 @@ const LAST = (1n << 128n) - 1n;
 export const PAGE = 8;
 const MOST = 2048;
 
-const sorted = (ranges: Extent[]): Extent[] => ranges.sort((a, b) => (a.last < b.last ? -1 : a.last > b.last ? 1 : 0));
+const sorted = (ranges: ValueRange[]): ValueRange[] =>
+  ranges.sort((a, b) => (a.last < b.last ? -1 : a.last > b.last ? 1 : 0));
 
-const notFreeError = (pool: string, { first }: Extent): OverlayError =>
+const notFreeError = (pool: string, { first }: ValueRange): OverlayError =>
   new OverlayError(
     "STORE_CORRUPT",
     `${capitalize(describePool(pool))} has no record of its free space around ${first}.`,
@@ -129,7 +130,7 @@ const notFreeError = (pool: string, { first }: Extent): OverlayError =>
   );
 
 /** The zones of a pool: the values that any request can get, and those for requests by value only. */
-export const zonesIn = (spec: PoolSpec): [Zone, Extent[]][] => {
+export const zonesIn = (spec: PoolSpec): [Zone, ValueRange[]][] => {
   const { automatic, onRequest } = zonesOf(spec);
   return [
     ["a", automatic],
@@ -140,13 +141,13 @@ export const zonesIn = (spec: PoolSpec): [Zone, Extent[]][] => {
 type SpaceOf = (zone: Zone) => FreeSpace;
 
 /** Removes values of a pool from its free space; they must be free. */
-export function takeFree(spec: PoolSpec, space: SpaceOf, extents: Extent[]): void {
+export function takeFree(spec: PoolSpec, space: SpaceOf, ranges: ValueRange[]): void {
   for (const [zone, values] of zonesIn(spec))
-    for (const piece of intersect(extents, values)) space(zone).cut(spec, piece);
+    for (const piece of intersect(ranges, values)) space(zone).cut(spec, piece);
 }
 
 /** Returns values of a pool to its free space. */
-export function addFree(spec: PoolSpec, space: SpaceOf, extents: Extent[]): void {
+export function addFree(spec: PoolSpec, space: SpaceOf, ranges: ValueRange[]): void {
   for (const [zone, values] of zonesIn(spec))
-    for (const piece of intersect(extents, values)) space(zone).add(spec, addBoundaries(spec, piece, values));
+    for (const piece of intersect(ranges, values)) space(zone).add(spec, addBoundaries(spec, piece, values));
 }

@@ -1,10 +1,12 @@
-import { formatExtent, formatExtents } from "../errors";
-import { fits, freeIn, mergeExtents, subtract, total } from "../extents";
-import type { Extent, Finding, PoolSpec } from "../types";
+import { formatRangeOf, formatRangesOf } from "../errors";
+import { fits, freeIn, mergeRanges, subtract, total } from "../ranges";
+import type { PoolSpec, ValueRange } from "../types";
 import { zonesIn } from "./free-space";
 import { listPools } from "./queries";
 import { type LeaseRow, type PoolRow, sharingKeyOf } from "./rows";
 import type { State } from "./state";
+
+export type Finding = { pool: string; problem: string; repairable: boolean };
 
 /**
  * Leases are the source data. The free space and the counters of a pool follow from them and can be repaired; a conflict between two leases
@@ -38,20 +40,20 @@ function checkPool(state: State, row: PoolRow, spec: PoolSpec, repair: boolean):
 const named = ({ owner, leaseId }: LeaseRow): string => `${owner} (${leaseId})`;
 
 function describeOverlaps(spec: PoolSpec, leases: LeaseRow[]): string[] {
-  const held = leases.flatMap((lease) => lease.extents.map((extent) => ({ extent, lease })));
-  held.sort((a, b) => (a.extent.first < b.extent.first ? -1 : 1));
-  return held.slice(1).flatMap(({ extent, lease }, i) => {
+  const held = leases.flatMap((lease) => lease.ranges.map((range) => ({ range, lease })));
+  held.sort((a, b) => (a.range.first < b.range.first ? -1 : 1));
+  return held.slice(1).flatMap(({ range, lease }, i) => {
     const before = held[i]!;
     const shared = sharingKeyOf(lease) !== undefined && sharingKeyOf(lease) === sharingKeyOf(before.lease);
-    if (extent.first > before.extent.last || shared) return [];
-    return [`${formatExtent(spec.kind, extent)} is held by ${named(before.lease)} and by ${named(lease)}`];
+    if (range.first > before.range.last || shared) return [];
+    return [`${formatRangeOf(spec.kind, range)} is held by ${named(before.lease)} and by ${named(lease)}`];
   });
 }
 
 const strays = (spec: PoolSpec, leases: LeaseRow[]): string[] =>
   leases
     .filter((lease) => !fits(spec, lease))
-    .map((lease) => `${formatExtents(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
+    .map((lease) => `${formatRangesOf(spec.kind, lease.ranges)} of ${named(lease)} is outside the pool`);
 
 function checkOpener(state: State, { opener, name }: PoolRow): string[] {
   const lease = opener === undefined ? undefined : state.lease(opener);
@@ -67,26 +69,26 @@ const checkOpened = (state: State, leases: LeaseRow[]): string[] =>
 
 /** Free, held and quarantined values partition each zone of a pool. */
 function checkFree(state: State, spec: PoolSpec, leases: LeaseRow[], repair: boolean): Finding[] {
-  const taken = leases.flatMap(({ endedAt, extents, resting = [] }) => (endedAt === undefined ? extents : resting));
+  const taken = leases.flatMap(({ endedAt, ranges, resting = [] }) => (endedAt === undefined ? ranges : resting));
   const findings: Finding[] = [];
   for (const [zone, values] of zonesIn(spec)) {
     const space = state.space(spec.name)(zone);
     const [stored, wanted] = [[...space.from(0n)], freeIn(spec, values, taken)];
-    const describe = (extents: Extent[], problem: string) => {
-      if (extents.length > 0)
+    const describe = (ranges: ValueRange[], problem: string) => {
+      if (ranges.length > 0)
         findings.push({
           pool: spec.name,
-          problem: `${formatExtents(spec.kind, extents)} ${problem}`,
+          problem: `${formatRangesOf(spec.kind, ranges)} ${problem}`,
           repairable: true,
         });
     };
     describe(subtract(wanted, stored), "is free, but not recorded as free");
     describe(subtract(stored, wanted), "is recorded as free, but is not");
-    if (stored.length !== wanted.length && mergeExtents(stored).length === wanted.length)
+    if (stored.length !== wanted.length && mergeRanges(stored).length === wanted.length)
       findings.push({ pool: spec.name, problem: "adjacent free ranges are not merged", repairable: true });
     if (!repair) continue;
-    for (const extent of stored) space.drop(spec, extent);
-    for (const extent of wanted) space.add(spec, extent);
+    for (const range of stored) space.drop(spec, range);
+    for (const range of wanted) space.add(spec, range);
   }
   return findings;
 }
@@ -98,7 +100,7 @@ function checkCounters(state: State, row: PoolRow, leases: LeaseRow[], repair: b
     reserved: count("reserved"),
     used: count("used"),
     resting: leases.length - held.length,
-    held: total(mergeExtents(held.flatMap(({ extents }) => extents))),
+    held: total(mergeRanges(held.flatMap(({ ranges }) => ranges))),
   };
   const text = ({ reserved, used, resting, held: values }: typeof counters) =>
     `${reserved} reserved, ${used} used, ${resting} resting, ${values} values`;

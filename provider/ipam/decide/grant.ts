@@ -8,18 +8,16 @@ import {
   promiseMovedError,
   promiseMovedWarning,
 } from "../errors";
-import { covers, fits, sameExtents, sizeOf, zonesOf } from "../extents";
+import { covers, equalRanges, fits, sizeOf, zonesOf } from "../ranges";
 import { KEPT_MS } from "../store/store";
-import type { Extent, Lease, OfferRequest, PoolSpec, Request } from "../types";
-import { leasesOfRequester, mustBeHoldable, show } from "./access";
+import { detailsOf, type Lease, type OfferRequest, type PoolSpec, type Request, type ValueRange } from "../types";
+import { isOwnHolder, leasesOfRequester, mustBeHoldable, programOf, show } from "./access";
 import { change } from "./change";
 import { openChildPool } from "./child-pools";
 import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
 import { endLease, expireOverdue, newLeaseId, newUid, putLease, record } from "./lease";
-import { takeNames } from "./names";
-import { isOwnHolder, programOf } from "./offers";
+import { countHeld, findPortHolder, mustKeepKey, mustKeepQuota, mustKeepShare, takeNames, takePorts } from "./limits";
 import { requirePool } from "./pools";
-import { countHeld, mustKeepQuota, mustKeepShare } from "./quota";
 import {
   answers,
   type Holder,
@@ -35,7 +33,6 @@ import {
   toPublic,
   touches,
 } from "./rows";
-import { findPortHolder, mustKeepKey, takePorts } from "./sharing";
 import type { State } from "./state";
 
 /**
@@ -57,8 +54,8 @@ export function offer(state: State, request: OfferRequest): Lease {
   if (own) return offerHeld(ask, own, shown);
   const recalled = shown && recall(ask, shown, request.inUp === true);
   const choice = recalled?.choice ?? choose(ask);
-  takePorts(state, pool.spec, request, choice.extents, undefined, choice.evicted);
-  const same = shown?.pool === request.pool && sameExtents(shown.extents, choice.extents) ? shown : undefined;
+  takePorts(state, pool.spec, request, choice.ranges, undefined, choice.evicted);
+  const same = shown?.pool === request.pool && equalRanges(shown.ranges, choice.ranges) ? shown : undefined;
   const row = buildOffer(ask, choice, program, same);
   const promised = takeNames(state, request, offerToLease(row), false);
   mustBeHoldable(state, offerToLease(row));
@@ -78,18 +75,18 @@ function findHeld({ state, request }: Ask, withFormer: boolean): LeaseRow | unde
   const mayMove = !values && onPortConflict === "anotherAddress";
   return found
     .sort((a, b) => b.createdAt - a.createdAt)
-    .find((lease) => !mayMove || !findPortHolder(state, request, lease.extents, ports, lease.uid));
+    .find((lease) => !mayMove || !findPortHolder(state, request, lease.ranges, ports, lease.uid));
 }
 
 /** A preview does not change a lease; it checks whether the changes of the request are possible. */
 function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease {
   const { state, pool, request } = ask;
   const lease = toLease(own, state.now);
-  const isOther = shown && !request.values && shown.pool === own.pool && !sameExtents(shown.extents, own.extents);
-  if (isOther && (request as OfferRequest).inUp) throw planStaleError(pool.spec, own.extents[0]!, lease, request.owner);
+  const isOther = shown && !request.values && shown.pool === own.pool && !equalRanges(shown.ranges, own.ranges);
+  if (isOther && (request as OfferRequest).inUp) throw planStaleError(pool.spec, own.ranges[0]!, lease, request.owner);
   takeNames(state, request, lease, false);
   mustKeepKey(state, pool.spec, own, sharingKeyOf(request));
-  takePorts(state, pool.spec, request, own.extents, own.uid);
+  takePorts(state, pool.spec, request, own.ranges, own.uid);
   if (shown) state.offers.delete(offerKey(shown));
   return withWarnings(ask, lease, []);
 }
@@ -101,11 +98,11 @@ function offerHeld(ask: Ask, own: LeaseRow, shown: OfferRow | undefined): Lease 
 function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; warnings: string[] } | undefined {
   const { state, pool, request } = ask;
   const { spec } = pool;
-  const isOther = request.values ? !answers(shown, request) : sizeOf(shown.extents[0]!) !== (request.size ?? 1n);
+  const isOther = request.values ? !answers(shown, request) : sizeOf(shown.ranges[0]!) !== (request.size ?? 1n);
   if (isOther) return undefined;
   if (state.now > shown.expiresAt + KEPT_MS) return undefined;
   const { onPortConflict, ports = [] } = request;
-  if (onPortConflict === "anotherAddress" && findPortHolder(state, request, shown.extents, ports)) return undefined;
+  if (onPortConflict === "anotherAddress" && findPortHolder(state, request, shown.ranges, ports)) return undefined;
   if (shown.pool !== request.pool) {
     const lease = offerToLease(shown);
     if (inUp) throw promiseMovedError(spec, lease);
@@ -113,21 +110,21 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
   }
   const evicted: LeaseRow[] = [];
   const inWay: Holder[] = [];
-  for (const holder of findBlockers(ask, shown.extents)) {
+  for (const holder of findBlockers(ask, shown.ranges)) {
     const isExpected = !isOffer(holder) && shown.afterLease.includes(holder.uid);
     if (isExpected && mayEvict({ ...ask, isClaim: true }, holder)) evicted.push(holder);
     else inWay.push(holder);
   }
   const undecided = inWay.find((holder) => mayBeEnded(ask, shown, holder));
-  if (undecided) throw heldError(spec, ask, shown.extents, undecided, planStaleError);
+  if (undecided) throw heldError(spec, ask, shown.ranges, undecided, planStaleError);
   const isGivable =
-    answers(shown, request) && fits(spec, shown) && (shown.byValue || isAssignable(spec, request, shown.extents));
+    answers(shown, request) && fits(spec, shown) && (shown.byValue || isAssignable(spec, request, shown.ranges));
   const isProtected = shown.expiresAt >= state.now;
-  const rests = state.restingOn(request.pool, shown.extents).some((lease) => !isOwnHolder(state, request, lease));
+  const rests = state.restingOn(request.pool, shown.ranges).some((lease) => !isOwnHolder(state, request, lease));
   if (isGivable && inWay.length === 0 && (isProtected || !rests)) {
     const isInactive = evicted.some(({ uid }) => !request.mayEnd?.includes(uid));
     return {
-      choice: choiceOf(shown.extents, { evicted, reason: isInactive ? "reclaimed" : "handed over" }),
+      choice: choiceOf(shown.ranges, { evicted, reason: isInactive ? "reclaimed" : "handed over" }),
       warnings: [],
     };
   }
@@ -137,9 +134,9 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
   return { warnings: request.values ? [] : [promiseBrokenWarning(spec, lost, holder)] };
 }
 
-const isAssignable = (spec: PoolSpec, request: Request, extents: Extent[]): boolean =>
+const isAssignable = (spec: PoolSpec, request: Request, ranges: ValueRange[]): boolean =>
   sharingKeyOf(request) !== undefined ||
-  (spec.autoAssign !== false && spec.allocation !== "external" && covers(zonesOf(spec).automatic, extents));
+  (spec.autoAssign !== false && spec.allocation !== "external" && covers(zonesOf(spec).automatic, ranges));
 
 /** Whether the run is to say if the resource of this lease ends it: the offer was made for when it has. */
 const mayBeEnded = ({ request }: Ask, shown: OfferRow, holder: Holder): boolean =>
@@ -154,7 +151,7 @@ const REWRITES_PER_TTL = 60;
 
 function buildOffer(
   { state, request }: Ask,
-  { extents, evicted }: Choice,
+  { ranges, evicted }: Choice,
   program: string,
   same: OfferRow | undefined,
 ): OfferRow {
@@ -168,10 +165,8 @@ function buildOffer(
     program,
     run: request.run ?? "",
     pool,
-    ...detailsOf(request, terms.actor),
-    extents,
-    names: request.names,
-    usedBy: request.usedBy,
+    ...detailsOf({ ...(terms.actor !== undefined && { by: terms.actor }), ...request }),
+    ranges,
     childPool: request.childPool,
     byValue: values !== undefined,
     afterLease: evicted.map(({ uid }) => uid),
@@ -181,17 +176,6 @@ function buildOffer(
     expiresAt: Math.min(at + lifetime, endOfOfferedPool(state, pool)),
   });
 }
-
-/** What a lease or an offer has as its request has it. */
-const detailsOf = ({ type, sharingKey, ports, tenant, labels, data, by }: Request, actor: string | undefined) => ({
-  type,
-  sharingKey,
-  ports,
-  tenant,
-  labels,
-  data,
-  by: by ?? actor,
-});
 
 /** An offer in a pool that is only offered ends with that. */
 function endOfOfferedPool(state: State, pool: string): number {
@@ -213,11 +197,8 @@ export function claim(state: State, request: Request): Lease {
   const own = findHeld(ask, true) ?? findResized(request, mine);
   const keeps = own !== undefined && answers(own, request);
   if (own) mustKeepKey(state, pool.spec, own, keeps ? sharingKeyOf(request) : undefined);
-  const choice = keeps ? choiceOf(own.extents) : choose(ask);
-  const evicted = [
-    ...choice.evicted,
-    ...takePorts(state, pool.spec, request, choice.extents, own?.uid, choice.evicted),
-  ];
+  const choice = keeps ? choiceOf(own.ranges) : choose(ask);
+  const evicted = [...choice.evicted, ...takePorts(state, pool.spec, request, choice.ranges, own?.uid, choice.evicted)];
   for (const lease of evicted) {
     const current = state.leases.get(lease.uid)!;
     if (current.endedAt === undefined)
@@ -246,12 +227,12 @@ function findAnswered(state: State, request: Request): OfferRow | undefined {
 
 /** The block of the owner that gets other bounds. */
 const findResized = ({ values = [] }: Request, mine: LeaseRow[]): LeaseRow | undefined =>
-  mine.find((lease) => values.some(({ first, last }) => first !== last) && touches(lease.extents, values));
+  mine.find((lease) => values.some(({ first, last }) => first !== last) && touches(lease.ranges, values));
 
 /** The answer to a claim that is repeated: the lease of the first one, if it still answers the request. */
 function claimAgain(state: State, spec: PoolSpec, request: Request, held: LeaseRow): Lease {
   const { values = [], ttl, usedBy, labels } = request;
-  const isAskedFor = values.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
+  const isAskedFor = values.every((range) => held.ranges.some((other) => equalRanges([range], [other])));
   const isInUse = held.state === "used" && held.usedBy !== usedBy;
   const lease = toLease(held, state.now);
   if (!isAskedFor || isInUse || !isSameTenant(held.tenant, request.tenant)) throw alreadyHeldError(spec, lease);
@@ -262,7 +243,7 @@ function claimAgain(state: State, spec: PoolSpec, request: Request, held: LeaseR
 
 function buildLease(
   { state, request }: Ask,
-  { extents }: Choice,
+  { ranges }: Choice,
   before: LeaseRow | undefined,
   shown: OfferRow | undefined,
 ): LeaseRow {
@@ -279,8 +260,8 @@ function buildLease(
     leaseId: newLeaseId(uid),
     pool,
     owner,
-    ...detailsOf(request, terms.actor),
-    extents,
+    ...detailsOf({ ...(terms.actor !== undefined && { by: terms.actor }), ...request }),
+    ranges,
     usedBy,
     ttl,
     state: used ? "used" : "reserved",

@@ -1,13 +1,12 @@
 import { isOverlayError, OverlayError } from "../../errors";
-import { formatExtents, nameTakenError, outsideError, takenError } from "../errors";
-import { fits, sameExtents } from "../extents";
-import type { ExistingLease, ImportResult, Lease, PoolSpec, Request } from "../types";
+import { formatRangesOf, nameTakenError, outsideError, takenError } from "../errors";
+import { equalRanges, fits } from "../ranges";
+import { detailsOf, type ExistingLease, type ImportResult, type Lease, type PoolSpec, type Request } from "../types";
 import { mayChange, mustBeChangeable, show } from "./access";
 import { openChildPool } from "./child-pools";
 import { endLease, newLeaseId, newUid, putLease, record } from "./lease";
-import { takeNames } from "./names";
+import { mustKeepQuota, takeNames, takePorts } from "./limits";
 import { mustBeOfTenant, requirePool } from "./pools";
-import { mustKeepQuota } from "./quota";
 import {
   isLive,
   isOverdue,
@@ -20,7 +19,6 @@ import {
   toLease,
   touches,
 } from "./rows";
-import { takePorts } from "./sharing";
 import type { State } from "./state";
 
 /**
@@ -56,17 +54,17 @@ function findMatching(state: State, { pool, owner, values, identity }: ExistingL
       : []
     : state
         .leasesOf(pool, owner)
-        .filter((lease) => sameExtents(lease.extents, values) && mayChange(state, toLease(lease, state.now)));
+        .filter((lease) => equalRanges(lease.ranges, values) && mayChange(state, toLease(lease, state.now)));
   const held = candidates.find((lease) => isLive(lease, state.now));
   const lease = held ?? known;
   if (!lease || !identity) return held;
   mustBeChangeable(state, lease);
-  if (held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, values))
+  if (held && lease.leaseId === identity.leaseId && lease.owner === owner && equalRanges(lease.ranges, values))
     return lease;
   const { spec } = requirePool(state, { pool, owner, type: "" }, true);
   throw new OverlayError(
     "STORE_CONFLICT",
-    `The store has lease ${lease.leaseId} of ${lease.owner} on ${formatExtents(spec.kind, lease.extents)} (${toLease(lease, state.now).state}); here it is ${identity.leaseId} of ${owner} on ${formatExtents(spec.kind, values)}.`,
+    `The store has lease ${lease.leaseId} of ${lease.owner} on ${formatRangesOf(spec.kind, lease.ranges)} (${toLease(lease, state.now).state}); here it is ${identity.leaseId} of ${owner} on ${formatRangesOf(spec.kind, values)}.`,
     "The store knows something newer: export the stack again.",
   );
 }
@@ -99,14 +97,14 @@ const specTenant = (state: State, pool: string) => state.pool(pool)?.spec?.tenan
 function makeRoom(state: State, spec: PoolSpec, { pool, values = [], sharingKey, tenant, owner }: Request): void {
   const key = sharingKeyOf({ ...(sharingKey !== undefined && { sharingKey }), ...(tenant && { tenant }) });
   const shares = (other: LeaseRow) =>
-    key !== undefined && sharingKeyOf(other) === key && sameExtents(other.extents, values);
-  for (const extent of values) if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
+    key !== undefined && sharingKeyOf(other) === key && equalRanges(other.ranges, values);
+  for (const range of values) if (!fits(spec, { ranges: [range] })) throw outsideError(spec, range);
   for (const holder of state.holdersOf(pool, values)) {
     if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
     else if (!shares(holder)) throw takenError(spec, values[0]!, show(state, toLease(holder, state.now)), owner);
   }
   for (const offer of state.offersIn(pool)) {
-    if (!touches(offer.extents, values)) continue;
+    if (!touches(offer.ranges, values)) continue;
     const lease = offerToLease(offer);
     if (!mayChange(state, lease)) throw takenError(spec, values[0]!, show(state, lease), owner);
     state.offers.delete(offerKey(offer));
@@ -128,15 +126,14 @@ function endOfferedNames(state: State, { names = [], childPool, owner, formerOwn
 }
 
 function toRow(state: State, existing: ExistingLease): LeaseRow {
-  const { pool, owner, type, values, identity, tenant, labels, usedBy, data, by, sharingKey, ports, names, childPool } =
-    existing;
+  const { pool, owner, values, identity, names = [], childPool, usedBy } = existing;
   const uid = identity?.uid ?? newUid(owner);
   return omitUndefined<LeaseRow>({
-    ...{ pool, owner, type, extents: values, uid, tenant, labels, usedBy, data, sharingKey, ports },
-    by,
+    ...detailsOf(existing),
+    ...{ pool, owner, ranges: values, uid },
     leaseId: identity?.leaseId ?? newLeaseId(uid),
     state: existing.state ?? (usedBy === undefined ? "reserved" : "used"),
-    names: names && names.length > 0 ? names : undefined,
+    names: names.length > 0 ? names : undefined,
     childPool: childPool?.name,
     createdAt: state.now,
     updatedAt: state.now,

@@ -1,10 +1,10 @@
 import { hash, randomUUID } from "node:crypto";
-import { subtract } from "../extents";
-import type { Event, Extent, PoolSpec } from "../types";
+import { subtract } from "../ranges";
+import type { Event, PoolSpec, ValueRange } from "../types";
 import { mustBeHoldable } from "./access";
 import { addFree, takeFree, zonesIn } from "./free-space";
-import { freeResting, mustBeUnused, newPoolRow, setResting } from "./pools";
-import { type EndReason, type LeaseRow, omitUndefined, type PoolRow, sharingKeyOf, toLease } from "./rows";
+import { freeResting, mustBeUnused, setResting } from "./pools";
+import { type EndReason, type LeaseRow, newPoolRow, omitUndefined, type PoolRow, sharingKeyOf, toLease } from "./rows";
 import type { State } from "./state";
 
 /** The life of a lease: it is put, and it ends. Both keep free space, counters, quarantine and history in step. */
@@ -25,13 +25,13 @@ export function putLease(
 ): void {
   mustBeHoldable(state, toLease(after, state.now));
   const space = state.space(after.pool);
-  const { extents } = after;
-  const held = isFree ? [] : state.holdersOf(after.pool, extents).flatMap((lease) => lease.extents);
-  const resting = isFree ? [] : state.restingOn(after.pool, extents);
-  takeFree(spec, space, subtract(extents, [...held, ...resting.flatMap((lease) => lease.resting!)]));
-  for (const lease of resting) setResting(state, lease, subtract(lease.resting!, extents));
+  const { ranges } = after;
+  const held = isFree ? [] : state.holdersOf(after.pool, ranges).flatMap((lease) => lease.ranges);
+  const resting = isFree ? [] : state.restingOn(after.pool, ranges);
+  takeFree(spec, space, subtract(ranges, [...held, ...resting.flatMap((lease) => lease.resting!)]));
+  for (const lease of resting) setResting(state, lease, subtract(lease.resting!, ranges));
   replaceLease(state, before, after);
-  if (before) addFree(spec, space, subtract(ownExtents(state, before), extents));
+  if (before) addFree(spec, space, subtract(ownRanges(state, before), ranges));
 }
 
 /** Writes the row of a lease, and the counters of its pool. */
@@ -49,11 +49,11 @@ export function replaceLease(state: State, before: LeaseRow | undefined, after: 
 }
 
 /** The values of a lease that no other lease shares. */
-function ownExtents(state: State, lease: LeaseRow): Extent[] {
-  const others = state.holdersOf(lease.pool, lease.extents).filter(({ uid }) => uid !== lease.uid);
+function ownRanges(state: State, lease: LeaseRow): ValueRange[] {
+  const others = state.holdersOf(lease.pool, lease.ranges).filter(({ uid }) => uid !== lease.uid);
   return subtract(
-    lease.extents,
-    others.flatMap(({ extents }) => extents),
+    lease.ranges,
+    others.flatMap(({ ranges }) => ranges),
   );
 }
 
@@ -74,7 +74,7 @@ export function endLease(
   const { childPool } = lease;
   const child = childPool === undefined ? undefined : state.pool(childPool);
   if (child?.spec && child.opener === lease.uid) dropPool(state, child);
-  const own = sharingKeyOf(lease) === undefined ? lease.extents : ownExtents(state, lease);
+  const own = sharingKeyOf(lease) === undefined ? lease.ranges : ownRanges(state, lease);
   const freeAt = at + state.terms.quarantine * 1000;
   const rests = own.length > 0 && (freeAt > state.now || takenBy !== undefined);
   const ended = omitUndefined<LeaseRow>({
@@ -104,9 +104,9 @@ export function record(
   lease: LeaseRow,
   cause: Pick<Event, "takenBy" | "formerOwner"> = {},
 ): void {
-  const { pool, owner, uid, leaseId, extents, tenant, usedBy } = lease;
+  const { pool, owner, uid, leaseId, ranges, tenant, usedBy } = lease;
   const by = what === "expired" ? undefined : (state.terms.actor ?? lease.by);
-  const place = { pool, owner, uid, leaseId, extents };
+  const place = { pool, owner, uid, leaseId, ranges };
   state.record(omitUndefined<Event>({ at: state.now, what, ...place, tenant, usedBy, by, ...cause }));
 }
 

@@ -2,10 +2,10 @@ import { MAX_IP } from "../../addressing/ip";
 import { isSameStack, isSameTenant } from "../../owner";
 import { describePool, PORT_SPACES, SPACES } from "../../pool-names";
 import { poolInUseError, poolMissingError, tenantError } from "../errors";
-import type { Extent, PoolSpec, Request, Tenant } from "../types";
+import type { PoolSpec, Request, Tenant, ValueRange } from "../types";
 import { mayChange, maySeePool, mustBeUsable, show } from "./access";
 import { addFree, zonesIn } from "./free-space";
-import { isLive, type LeaseRow, type PoolRow, toLease } from "./rows";
+import { isLive, type LeaseRow, newPoolRow, type PoolRow, toLease } from "./rows";
 import type { State } from "./state";
 
 /**
@@ -24,11 +24,9 @@ export interface Pool {
 const spaceSpec = (name: string): PoolSpec => ({
   name,
   kind: name.startsWith(PORT_SPACES) ? "port" : "space",
-  extents: [{ first: 0n, last: MAX_IP }],
+  ranges: [{ first: 0n, last: MAX_IP }],
   allocation: "external",
 });
-
-export const newPoolRow = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
 
 /** The spec of a pool: of the store, or of an offer for its lease. */
 export function specOf(state: State, name: string, program?: string): PoolSpec | undefined {
@@ -79,12 +77,12 @@ export function createPool(state: State, spec: PoolSpec, opener?: string): void 
   for (const [zone, values] of zonesIn(spec)) {
     const space = state.space(spec.name)(zone);
     space.clear();
-    for (const extent of values) space.add(spec, extent);
+    for (const range of values) space.add(spec, range);
   }
 }
 
 /** Replaces the quarantined values of an ended lease. */
-export function setResting(state: State, lease: LeaseRow, resting: Extent[]): void {
+export function setResting(state: State, lease: LeaseRow, resting: ValueRange[]): void {
   const { resting: _, ...rest } = lease;
   state.leases.put(resting.length > 0 ? { ...rest, resting } : rest);
   if (resting.length > 0) return;

@@ -1,13 +1,22 @@
 import { MAX_IP } from "../../addressing/ip";
 import { fullnessWarning } from "../errors";
-import { capacityOf, fits, freeIn, intersect, positionOf, single, zonesOf } from "../extents";
+import { capacityOf, fits, freeIn, intersect, positionOf, single, zonesOf } from "../ranges";
 import { KEPT_MS } from "../store/store";
-import type { Extent, Lease, LeaseFilter, LeaseKey, PoolPage, PoolSpec, Usage } from "../types";
+import type { Lease, LeaseFilter, LeaseKey, PoolPage, PoolSpec, Usage, ValueRange } from "../types";
 import { findCurrent } from "./change";
 import { expireOverdue } from "./lease";
-import { newPoolRow, specOf } from "./pools";
-import { countHeld } from "./quota";
-import { isLive, type LeaseRow, type OfferRow, offerToLease, sharingKeyOf, toLease } from "./rows";
+import { countHeld } from "./limits";
+import { specOf } from "./pools";
+import {
+  isLive,
+  type LeaseRow,
+  newPoolRow,
+  type OfferRow,
+  offerIdOf,
+  offerToLease,
+  sharingKeyOf,
+  toLease,
+} from "./rows";
 import type { State } from "./state";
 
 /** Reads. They do not return leases that have expired, even if those are still in the store: a read ends them in its state, which is not stored. */
@@ -19,7 +28,7 @@ export function find(state: State, pool: string, by: LeaseKey): Lease | undefine
   if (!specOf(state, pool)) return undefined;
   if ("leaseId" in by) {
     const lease = findCurrent(state, pool, by.leaseId);
-    return lease ? toLease(lease, now) : findOffer(state, pool, ({ leaseId }) => leaseId === by.leaseId);
+    return lease ? toLease(lease, now) : findOffer(state, pool, (offer) => offerIdOf(offer) === by.leaseId);
   }
   if ("uid" in by) {
     const lease = state.lease(by.uid);
@@ -34,25 +43,25 @@ export function find(state: State, pool: string, by: LeaseKey): Lease | undefine
         : state.holdersOf(pool, [single(by.value)]);
   const live = (leases as LeaseRow[]).filter((lease) => isLive(lease, now)).sort((a, b) => b.createdAt - a.createdAt);
   if (live[0]) return toLease(live[0], now);
-  return findOffer(state, pool, ({ owner, names, extents }) =>
+  return findOffer(state, pool, ({ owner, names, ranges }) =>
     "owner" in by
       ? owner === by.owner
       : "name" in by
         ? names?.includes(by.name) === true
-        : extents.some(({ first, last }) => first <= by.value && by.value <= last),
+        : ranges.some(({ first, last }) => first <= by.value && by.value <= last),
   );
 }
 
 /** The newest offer in the pool that this holds for. */
-function findOffer(state: State, pool: string, isIt: (offer: Lease) => boolean): Lease | undefined {
-  const offers = offersIn(state, pool).sort((a, b) => b.createdAt - a.createdAt);
-  return offers.map(offerToLease).find(isIt);
+function findOffer(state: State, pool: string, isIt: (offer: OfferRow) => boolean): Lease | undefined {
+  const [newest] = offersIn(state, pool, isIt).sort((a, b) => b.createdAt - a.createdAt);
+  return newest && offerToLease(newest);
 }
 
 /** Live offers. One that the pool cannot give since it has changed is only a record. */
-function offersIn(state: State, pool: string): OfferRow[] {
+function offersIn(state: State, pool: string, isIt: (offer: OfferRow) => boolean = () => true): OfferRow[] {
   const spec = state.pool(pool)?.spec;
-  return state.offersIn(pool).filter((offer) => !spec || fits(spec, offer));
+  return state.offersIn(pool).filter((offer) => isIt(offer) && (!spec || fits(spec, offer)));
 }
 
 /** The lease or offer that has this name, in any pool. */
@@ -75,7 +84,7 @@ export function findEnded(state: State, pool: string, uid: string): Lease | unde
   if (lease?.pool !== pool || isLive(lease, state.now)) return undefined;
   if ((lease.endedAt ?? lease.expiresAt!) + KEPT_MS < state.now) return undefined;
   const freeAt = (lease.endedAt ?? lease.expiresAt!) + state.terms.quarantine * 1000;
-  const rests = lease.endedAt === undefined ? { resting: lease.extents, freeAt } : {};
+  const rests = lease.endedAt === undefined ? { resting: lease.ranges, freeAt } : {};
   return toLease({ ...lease, ...rests }, state.now);
 }
 
@@ -93,8 +102,8 @@ export function listLeases(
     .filter(({ endedAt, resting }) => endedAt === undefined || resting)
     .map((row) => toLease(row, state.now));
   const offered = offers.filter((row) => owner === undefined || row.owner === owner).map(offerToLease);
-  const taken = offered.flatMap(({ extents }) => extents);
-  const isHidden = ({ state: has, extents }: Lease) => has === "quarantined" && intersect(extents, taken).length > 0;
+  const taken = offered.flatMap(({ ranges }) => ranges);
+  const isHidden = ({ state: has, ranges }: Lease) => has === "quarantined" && intersect(ranges, taken).length > 0;
   const all = [...listed.filter((lease) => !isHidden(lease)), ...offered]
     .filter((lease) => owner !== undefined || positionOf(lease) > after)
     .sort((a, b) => (positionOf(a) < positionOf(b) ? -1 : positionOf(a) > positionOf(b) ? 1 : 0));
@@ -106,7 +115,7 @@ export function listLeases(
 /** Whether leases hold the values of an offer, and do not share them with it. */
 function isHeld(state: State, offer: OfferRow): boolean {
   const key = sharingKeyOf(offer);
-  return state.holdersOf(offer.pool, offer.extents).some((lease) => {
+  return state.holdersOf(offer.pool, offer.ranges).some((lease) => {
     return isLive(lease, state.now) && (key === undefined || sharingKeyOf(lease) !== key);
   });
 }
@@ -130,14 +139,14 @@ export function listPools(state: State, prefix = "", { after = "", limit = Infin
 export function listFree(
   state: State,
   pool: string,
-  { range: bounds = ALL, limit = Infinity }: { range?: Extent; limit?: number } = {},
-): Extent[] {
+  { range: bounds = ALL, limit = Infinity }: { range?: ValueRange; limit?: number } = {},
+): ValueRange[] {
   const spec = specOf(state, pool);
   if (!spec) return [];
   expireAll(state, pool);
-  const offered = state.offersIn(pool).flatMap(({ extents }) => extents);
+  const offered = state.offersIn(pool).flatMap(({ ranges }) => ranges);
   const free = state.pool(pool)?.spec ? state.space(pool)("a").from(bounds.first) : zonesOf(spec).automatic;
-  const found: Extent[] = [];
+  const found: ValueRange[] = [];
   for (const range of free) {
     if (range.first > bounds.last || found.length >= limit) break;
     found.push(...freeIn(spec, intersect([range], [bounds]), offered));
@@ -145,7 +154,7 @@ export function listFree(
   return found.slice(0, limit);
 }
 
-const ALL: Extent = { first: 0n, last: MAX_IP };
+const ALL: ValueRange = { first: 0n, last: MAX_IP };
 
 export function usage(state: State, pool: string): Usage | undefined {
   const spec = specOf(state, pool);
@@ -160,7 +169,7 @@ export function usage(state: State, pool: string): Usage | undefined {
       ? countHidden(
           state,
           pool,
-          offers.flatMap(({ extents }) => extents),
+          offers.flatMap(({ ranges }) => ranges),
         )
       : 0;
   const counts = { held, offered: offers.length, reserved, used, quarantined: resting - hidden };
@@ -168,7 +177,8 @@ export function usage(state: State, pool: string): Usage | undefined {
 }
 
 /** Leases in quarantine whose values are offered count as offers. */
-const countHidden = (state: State, pool: string, offered: Extent[]): number => state.restingOn(pool, offered).length;
+const countHidden = (state: State, pool: string, offered: ValueRange[]): number =>
+  state.restingOn(pool, offered).length;
 
 export function listUsages(state: State, prefix: string, page: PoolPage): { spec: PoolSpec; usage: Usage }[] {
   const active = state.activePools(prefix);
@@ -183,18 +193,4 @@ function plainUsage(state: State, spec: PoolSpec): Usage {
   const { held, reserved, used } = state.pool(spec.name) ?? newPoolRow(spec.name);
   const warning = fullnessWarning(spec, held);
   return { capacity: capacityOf(spec), held, offered: 0, reserved, used, quarantined: 0, ...(warning && { warning }) };
-}
-
-/** A pool and the child pools of its leases, which end with it, and the live leases in each. */
-export function poolsEndingWith(state: State, root: string): { spec: PoolSpec; held: Lease[] }[] {
-  const found: { spec: PoolSpec; held: Lease[] }[] = [];
-  for (const names = [root]; names.length > 0; ) {
-    const name = names.shift()!;
-    const spec = state.pool(name)?.spec;
-    if (!spec) continue;
-    const held = listLeases(state, name).filter(({ state: has }) => has === "reserved" || has === "used");
-    found.push({ spec, held });
-    names.push(...held.flatMap(({ childPool }) => childPool ?? []));
-  }
-  return found;
 }

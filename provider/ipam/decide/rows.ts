@@ -1,6 +1,6 @@
 import { isSameTenant } from "../../owner";
-import { covers, overlapsAny, sameExtents, sizeOf } from "../extents";
-import type { Details, Extent, Json, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant } from "../types";
+import { covers, equalRanges, overlapsAny, sizeOf } from "../ranges";
+import type { Details, Lease, LeaseEnd, PoolSpec, Port, Request, Tenant, ValueRange } from "../types";
 
 /** The rows of a store as `decide/` reads and changes them. Rows are never modified: a change puts another row in their place. */
 
@@ -22,18 +22,19 @@ export interface PoolRow {
   held: bigint;
 }
 
+/** Of a pool without leases. */
+export const newPoolRow = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });
+
 /** A lease, also after its end: then it is kept for thirty days. */
-export interface LeaseRow extends Omit<Details, "childPool"> {
+export interface LeaseRow extends Details {
   uid: string;
   leaseId: string;
   pool: string;
   owner: string;
-  type: string;
   state: "reserved" | "used";
-  extents: Extent[];
-  sharingKey?: string;
-  ports?: Port[];
+  ranges: ValueRange[];
   childPool?: string;
+  ttl?: number;
   createdAt: number;
   updatedAt: number;
   lastSeen: number;
@@ -44,33 +45,24 @@ export interface LeaseRow extends Omit<Details, "childPool"> {
   /** The owner that has its values now. */
   takenBy?: string;
   /** After its end: the values that are in quarantine, and until when. */
-  resting?: Extent[];
+  resting?: ValueRange[];
   freeAt?: number;
 }
 
 export type EndReason = LeaseEnd["reason"];
 
 /** What a preview has shown to one owner in one program. */
-export interface OfferRow {
+export interface OfferRow extends Details {
   owner: string;
   program: string;
   /** The run that has shown it last. */
   run: string;
   pool: string;
-  type: string;
-  extents: Extent[];
+  ranges: ValueRange[];
   /** The request named these values. */
   byValue: boolean;
   /** Uids of leases that must end before the offer is claimed. */
   afterLease: string[];
-  sharingKey?: string;
-  ports?: Port[];
-  names?: string[];
-  tenant?: Tenant;
-  labels?: Record<string, string>;
-  usedBy?: string;
-  data?: Json;
-  by?: string;
   childPool?: PoolSpec;
   /** The lease that answers it gets this uid. */
   uid: string;
@@ -80,7 +72,7 @@ export interface OfferRow {
 }
 
 /** A free range of a pool; `zone`: `a` for any request, `r` for requests by value only. */
-export interface FreeRow extends Extent {
+export interface FreeRow extends ValueRange {
   pool: string;
   zone: Zone;
 }
@@ -111,22 +103,22 @@ export const sharingKeyOf = ({ sharingKey, tenant }: { sharingKey?: string; tena
 
 export const portText = ({ protocol, port }: Port): string => `${protocol}/${port}`;
 
-export const touches = (some: Extent[], others: Extent[]): boolean =>
-  some.some((extent) => overlapsAny(others, extent));
+export const touches = (some: ValueRange[], others: ValueRange[]): boolean =>
+  some.some((range) => overlapsAny(others, range));
 
 /** Whether the owner of a row is that of the request, or was before this run renamed it. */
 export const isOwned = ({ owner }: { owner: string }, request: Pick<Request, "owner" | "formerOwner">): boolean =>
   owner === request.owner || owner === request.formerOwner;
 
 /** Whether these values answer the request. */
-export function answers({ pool, extents }: { pool: string; extents: Extent[] }, request: Request): boolean {
+export function answers({ pool, ranges }: { pool: string; ranges: ValueRange[] }, request: Request): boolean {
   if (pool !== request.pool) return false;
-  if (request.values) return sameExtents(extents, request.values);
+  if (request.values) return equalRanges(ranges, request.values);
   const { size = 1n, range, secondRange = [] } = request;
-  const ranges = [range, ...secondRange];
+  const bounds = [range, ...secondRange];
   return (
-    extents.length === ranges.length &&
-    extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
+    ranges.length === bounds.length &&
+    ranges.every((range, i) => sizeOf(range) === size && (!bounds[i] || covers([bounds[i]], [range])))
   );
 }
 
@@ -143,11 +135,13 @@ export function toLease({ endedAt, endReason, takenBy, resting, freeAt, ...row }
   return { ...rest, end, state: "ended", ...(freeAt !== undefined && { quarantinedUntil: freeAt }) };
 }
 
+export const offerIdOf = ({ uid }: { uid: string }): string => `${uid}.${"0".repeat(16)}`;
+
 export function offerToLease({ program: _, run: __, byValue: ___, childPool, updatedAt, ...row }: OfferRow): Lease {
   return {
     ...row,
     state: "offered",
-    leaseId: `${row.uid}.${"0".repeat(16)}`,
+    leaseId: offerIdOf(row),
     updatedAt,
     lastSeen: updatedAt,
     ...(childPool && { childPool: childPool.name }),

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
-import { overlapsAny, subtract, total } from "../extents";
+import { mergeRanges, overlapsAny, overlapWith, subtract, total } from "../ranges";
 import type { Changes, DocumentRow, Query, Rows } from "../store/store";
-import type { Event, Extent, Port } from "../types";
+import type { Event, Port, ValueRange } from "../types";
 import type { Access } from "./access";
 import { FreeSpace } from "./free-space";
 import {
@@ -44,6 +44,7 @@ export class State {
   readonly offers = new Table(this.#journal, offerKey, OFFER_INDEXES);
   readonly documents = new Table(this.#journal, ({ kind, key }: DocumentRow) => `${kind}/${key}`, DOCUMENT_INDEXES);
   #events: Event[] = [];
+  readonly #offered = new Map<string, Offered>();
   readonly #free = new Map<string, FreeSpace>();
   readonly #asked = new Set<string>();
   readonly #names = new Set<string>();
@@ -149,19 +150,17 @@ export class State {
   }
 
   /** Leases that hold a value of these ranges; overdue ones, too. */
-  holdersOf(pool: string, extents: Extent[]): LeaseRow[] {
-    this.need(...extents.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
-    return this.leases
-      .by("pool", pool)
-      .filter((lease) => lease.endedAt === undefined && lease.extents.some((extent) => overlapsAny(extents, extent)));
+  holdersOf(pool: string, ranges: ValueRange[]): LeaseRow[] {
+    this.need(...ranges.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
+    const isIn = overlapWith(ranges);
+    return this.leases.by("pool", pool).filter((lease) => lease.endedAt === undefined && isIn(lease.ranges));
   }
 
   /** Leases that ended and whose quarantined values are in these ranges. */
-  restingOn(pool: string, extents: Extent[]): LeaseRow[] {
-    this.need(...extents.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
-    return this.leases
-      .by("pool", pool)
-      .filter(({ resting }) => resting?.some((extent) => overlapsAny(extents, extent)));
+  restingOn(pool: string, ranges: ValueRange[]): LeaseRow[] {
+    this.need(...ranges.map(({ first, last }): Query => ({ of: "values", pool, first, last })));
+    const isIn = overlapWith(ranges);
+    return this.leases.by("pool", pool).filter(({ resting }) => resting && isIn(resting));
   }
 
   /** Leases that share values under this key, overdue ones included. */
@@ -171,16 +170,16 @@ export class State {
   }
 
   /** Leases that use one of these ports on these values. */
-  portHolders(pool: string, extents: Extent[], ports: Port[]): LeaseRow[] {
+  portHolders(pool: string, ranges: ValueRange[], ports: Port[]): LeaseRow[] {
     const texts = ports.map(portText);
-    this.need(...extents.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: texts })));
+    this.need(...ranges.map(({ last }): Query => ({ of: "ports", pool, value: last, ports: texts })));
     return this.leases
       .by("pool", pool)
       .filter(
         (lease) =>
           lease.endedAt === undefined &&
           lease.ports?.some((port) => texts.includes(portText(port))) &&
-          lease.extents.some((extent) => overlapsAny(extents, extent)),
+          lease.ranges.some((range) => overlapsAny(ranges, range)),
       );
   }
 
@@ -234,9 +233,24 @@ export class State {
     return this.offers.by("owner", owner);
   }
 
-  offersIn(pool: string): OfferRow[] {
+  offersIn = (pool: string): OfferRow[] => this.#offeredIn(pool).rows;
+
+  /** The values of all offers in the pool, merged. */
+  offeredRanges(pool: string): ValueRange[] {
+    const offered = this.#offeredIn(pool);
+    offered.ranges ??= mergeRanges(offered.rows.flatMap(({ ranges }) => ranges));
+    return offered.ranges;
+  }
+
+  #offeredIn(pool: string): Offered {
     this.need({ of: "offersIn", pool });
-    return this.offers.by("pool", pool).filter((offer) => isOfferLive(offer, this.now));
+    const { version } = this.offers;
+    const known = this.#offered.get(pool);
+    if (known?.version === version) return known;
+    const rows = this.offers.by("pool", pool).filter((offer) => isOfferLive(offer, this.now));
+    const offered = { version, rows };
+    this.#offered.set(pool, offered);
+    return offered;
   }
 
   offersNamed(name: string): OfferRow[] {
@@ -274,11 +288,8 @@ export class State {
   }
 
   record(event: Event): void {
-    const before = this.#events;
-    this.#events = [...before, event];
-    this.#journal.add(() => {
-      this.#events = before;
-    });
+    this.#events.push(event);
+    this.#journal.add(() => this.#events.pop());
   }
 
   get events(): Event[] {
@@ -287,11 +298,11 @@ export class State {
 
   /** How many of these values no other lease holds. */
   countOwn(lease: LeaseRow): bigint {
-    const others = sharingKeyOf(lease) === undefined ? [] : this.holdersOf(lease.pool, lease.extents);
+    const others = sharingKeyOf(lease) === undefined ? [] : this.holdersOf(lease.pool, lease.ranges);
     return total(
       subtract(
-        lease.extents,
-        others.filter(({ uid }) => uid !== lease.uid).flatMap(({ extents }) => extents),
+        lease.ranges,
+        others.filter(({ uid }) => uid !== lease.uid).flatMap(({ ranges }) => ranges),
       ),
     );
   }
@@ -322,6 +333,14 @@ export class State {
         this.#events.length > 0 || [...documents.put, ...documents.deleted].some(({ kind }) => kind !== "delivery"),
     };
   }
+}
+
+/** Live offers of a pool, until an offer changes: each request of a batch asks for them. */
+interface Offered {
+  /** Of the table of offers. */
+  version: number;
+  rows: OfferRow[];
+  ranges?: ValueRange[];
 }
 
 /** What a request brings with it besides itself. */

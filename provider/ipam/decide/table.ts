@@ -25,6 +25,9 @@ export class Table<R extends object, I extends string> {
   readonly #stored = new Map<string, R | undefined>();
   readonly #indexes: [keysOf: Keys<R>, keys: Map<string, Set<string>>][] = [];
 
+  /** Grows with each change. */
+  version = 0;
+
   constructor(
     private readonly journal: Journal,
     private readonly keyOf: (row: R) => string,
@@ -82,6 +85,7 @@ export class Table<R extends object, I extends string> {
   }
 
   #set(key: string, row: R | undefined): void {
+    this.version++;
     const before = this.#rows.get(key);
     for (const [keysOf, index] of this.#indexes) {
       for (const value of before ? listOf(keysOf(before)) : []) index.get(value)?.delete(key);

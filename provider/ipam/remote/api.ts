@@ -1,9 +1,11 @@
 import { z } from "zod";
-import { OverlayError } from "../../errors";
+import { CODES, OverlayError } from "../../errors";
 import { fencedError, notClaimedError } from "../errors";
+import * as field from "../fields";
+import { PAGE } from "../interface";
 import type { IpamSettings } from "../session";
+import * as types from "../types";
 import { type Ipam, isCommitted, type Lease } from "../types";
-import * as wire from "./wire";
 
 /**
  * The operations that a service does for stacks: `POST /api/pool/v1/NAME` with a `call` as JSON. Routes and the methods of the client follow
@@ -43,24 +45,57 @@ export const denialOf = (user: PoolUser, scope: PoolScope): OverlayError | undef
 
 const define = <I extends z.ZodType, O extends z.ZodType>(operation: Operation<I, O>): Operation<I, O> => operation;
 
-/** A service sends no list that is longer. */
-export const PAGE = 1000;
-/** More than the history of a pool, and the event log, have. */
-export const MOST_EVENTS = 25_000;
+/*
+ * A call is answered in one turn of the event loop of the service, or in a few. The numbers below keep each of them below 50 ms; clients read
+ * further pages, and send further parts.
+ */
 
-/** Free extents of one answer. A pool that is more fragmented is not read further. */
-export const MOST_EXTENTS = 100_000;
+/** Leases that one call claims, imports or signs. */
+export const MOST_LEASES = 64;
+/** Free ranges of one answer. A pool that is more fragmented is not read further. */
+export const MOST_RANGES = 10_000;
 
-const place = { pool: wire.poolName, leaseId: wire.leaseId };
-const onlyIf = wire.condition.exactOptional();
-const dryRun = z.boolean().exactOptional();
+/** The longest text of an error. */
+const sentence = z.string().max(20_000);
+
+/** An error as RFC 9457 has it in `application/problem+json`, as far as it is needed here. */
+const problem = z.object({
+  code: z.string(),
+  what: sentence,
+  fix: sentence,
+  property: z.string().max(1000).exactOptional(),
+  /** The lease that keeps a request from its values. One that the sender may not see has no uid, and is left out. */
+  holder: types.lease
+    .pick({ pool: true, owner: true, uid: true })
+    .extend({ ranges: z.array(field.range) })
+    .exactOptional(),
+});
+
+/** A code that only a newer service knows becomes `INTERNAL`. */
+export const overlayError = z.codec(problem, z.instanceof(OverlayError), {
+  decode: ({ code, what, fix, ...more }) =>
+    Object.assign(new OverlayError(CODES.find((known) => known === code) ?? "INTERNAL", what, fix), more),
+  encode: ({ code, what, fix, property, holder }) => ({
+    ...{ code, what, fix },
+    ...(property !== undefined && { property }),
+    ...(holder && holder.uid !== "" && { holder }),
+  }),
+});
+
+const place = { pool: field.poolName, leaseId: field.leaseId };
+const onlyIf = types.condition.exactOptional();
+const dryRun = field.flag.exactOptional();
 const nothing = z.void().optional();
 
 export const API = {
   // What the access token permits, and which store it is. The first call gives the store its id.
   describe: define({
-    input: z.strictObject({ seen: wire.storeIdentity.strict().exactOptional() }),
-    output: wire.storeInfo,
+    input: z.strictObject({ seen: types.storeIdentity.strict().exactOptional() }),
+    output: types.storeIdentity.extend({
+      whyNoOffers: field.text.exactOptional(),
+      whyNoClaims: overlayError.exactOptional(),
+      seen: types.seenEpoch.exactOptional(),
+    }),
     scope: "preview",
     run: async (ipam, { seen }, user) => {
       const whyNoClaims = denialOf(user, "deploy");
@@ -70,14 +105,14 @@ export const API = {
 
   // The owner is offered the same values again. A refusal changes nothing.
   offer: define({
-    input: wire.offerRequest,
-    output: wire.lease,
+    input: types.offerRequest,
+    output: types.lease,
     scope: (request) => (request.inUp ? "deploy" : "preview"),
     run: (ipam, request) => ipam.offer(request),
   }),
 
   withdraw: define({
-    input: z.strictObject({ owner: wire.owner, program: wire.text, pool: wire.poolName }),
+    input: z.strictObject({ owner: field.givenOwner, program: field.text, pool: field.poolName }),
     output: nothing,
     scope: "preview",
     run: (ipam, offer) => ipam.withdraw(offer),
@@ -85,30 +120,27 @@ export const API = {
 
   // The owners get the same values again, under newer lease ids. The run has seen no others.
   claim: define({
-    input: z.array(wire.request).min(1).max(PAGE),
-    output: z.array(wire.lease),
+    input: z.array(types.request).min(1).max(MOST_LEASES),
+    output: z.array(types.lease),
     scope: "deploy",
     run: (ipam, requests) => ipam.claim(requests),
   }),
 
   // The same change again. If it has changed what `onlyIf` compares, the client compares with what it has changed it to.
   change: define({
-    input: z.strictObject({ ...place, changes: wire.changes, dryRun, onlyIf }),
-    output: wire.lease,
+    input: z.strictObject({ ...place, changes: types.changes, dryRun, onlyIf }),
+    output: types.lease,
     scope: ({ dryRun }) => (dryRun ? "preview" : "deploy"),
     run: (ipam, { pool, leaseId, changes, ...options }) => ipam.change(pool, leaseId, changes, options),
   }),
 
   // Leases that were added are found unchanged.
   importLeases: define({
-    input: z.strictObject({
-      leases: z.array(wire.existingLease).max(10 * PAGE),
-      dryRun,
-    }),
+    input: z.strictObject({ leases: z.array(types.existingLease).max(MOST_LEASES), dryRun }),
     output: z.object({
-      added: z.array(wire.lease),
-      unchanged: z.array(wire.lease),
-      conflicts: z.array(z.object({ index: wire.count, error: wire.overlayError })),
+      added: z.array(types.lease),
+      unchanged: z.array(types.lease),
+      conflicts: z.array(z.object({ index: field.count, error: overlayError })),
     }),
     scope: ({ dryRun }) => (dryRun ? "preview" : "deploy"),
     run: async (ipam, { leases, ...options }) => {
@@ -127,14 +159,14 @@ export const API = {
 
   // After a repeated request, the client takes a lease that has gone for released.
   release: define({
-    input: z.strictObject({ ...place, onlyIf, program: wire.text.exactOptional() }),
+    input: z.strictObject({ ...place, onlyIf, program: field.text.exactOptional() }),
     output: z.boolean(),
     scope: "deploy",
     run: (ipam, { pool, leaseId, ...options }) => ipam.release(pool, leaseId, options),
   }),
 
   touch: define({
-    input: z.strictObject({ ...place, ttl: wire.seconds.exactOptional() }),
+    input: z.strictObject({ ...place, ttl: field.seconds.exactOptional() }),
     output: nothing,
     scope: "deploy",
     run: (ipam, { pool, leaseId, ...options }) => ipam.touch(pool, leaseId, options),
@@ -142,7 +174,7 @@ export const API = {
 
   // Of leases that the store has: the client says which, not what the tokens permit.
   signTokens: define({
-    input: z.array(z.strictObject(place)).max(PAGE),
+    input: z.array(z.strictObject(place)).max(MOST_LEASES),
     output: z.array(z.string()),
     scope: "deploy",
     run: async (ipam, input) => {
@@ -155,68 +187,68 @@ export const API = {
   // Reads change nothing.
 
   openToken: define({
-    input: z.strictObject({ token: z.string().max(5000), runner: wire.text.exactOptional() }),
-    output: wire.grant,
+    input: z.strictObject({ token: z.string().max(5000), runner: field.text.exactOptional() }),
+    output: types.tokenClaims,
     scope: "preview",
     run: (ipam, { token, ...expected }) => ipam.openToken(token, expected),
   }),
 
   find: define({
-    input: wire.leaseSelector,
-    output: wire.lease.optional(),
+    input: types.leaseSelector,
+    output: types.lease.optional(),
     scope: "preview",
     run: (ipam, selector) => ipam.find(selector),
   }),
 
   leases: define({
     input: z.strictObject({
-      pool: wire.poolName,
-      owner: wire.text.exactOptional(),
-      after: wire.value.exactOptional(),
-      limit: wire.count.max(PAGE),
+      pool: field.poolName,
+      owner: field.text.exactOptional(),
+      after: field.value.exactOptional(),
+      limit: field.count.max(PAGE),
     }),
-    output: z.array(wire.lease),
+    output: z.array(types.lease),
     scope: "preview",
     run: (ipam, { pool, ...filter }) => ipam.leases(pool, filter),
   }),
 
   pools: define({
     input: z.union([
-      z.strictObject({ name: wire.poolName, withUsage: z.boolean().exactOptional() }),
-      z.strictObject({ endingWith: wire.poolName }),
+      z.strictObject({ name: field.poolName, withUsage: field.flag.exactOptional() }),
       z.strictObject({
-        prefix: wire.text.exactOptional(),
-        after: wire.poolName.exactOptional(),
-        limit: wire.count.max(PAGE),
-        withUsage: z.boolean().exactOptional(),
+        prefix: field.text.exactOptional(),
+        after: field.poolName.exactOptional(),
+        limit: field.count.max(PAGE),
+        withUsage: field.flag.exactOptional(),
       }),
     ]),
-    output: z.array(wire.poolInfo),
+    output: z.array(types.poolInfo),
     scope: "preview",
     run: (ipam, selector) => ipam.pools(selector),
   }),
 
-  freeExtents: define({
+  freeRanges: define({
     input: z.strictObject({
-      pool: wire.poolName,
-      range: wire.extent.exactOptional(),
-      limit: wire.count.max(MOST_EXTENTS),
+      pool: field.poolName,
+      range: field.range.exactOptional(),
+      limit: field.count.max(MOST_RANGES),
     }),
-    output: z.array(wire.extent),
+    output: z.array(field.range),
     scope: "preview",
-    run: (ipam, { pool, ...options }) => ipam.freeExtents(pool, options),
+    run: (ipam, { pool, ...options }) => ipam.freeRanges(pool, options),
   }),
 
   events: define({
     input: z.union([
       z.strictObject({
-        pool: wire.poolName,
-        since: wire.time.exactOptional(),
-        limit: wire.count.max(MOST_EVENTS).exactOptional(),
+        pool: field.poolName,
+        since: field.time.exactOptional(),
+        after: field.count.exactOptional(),
+        limit: field.count.max(PAGE),
       }),
-      z.strictObject({ after: wire.count.exactOptional(), limit: wire.count.max(MOST_EVENTS).exactOptional() }),
+      z.strictObject({ after: field.count.exactOptional(), limit: field.count.max(PAGE) }),
     ]),
-    output: z.object({ events: z.array(wire.event), last: wire.count }),
+    output: types.eventPage,
     scope: "preview",
     run: (ipam, selector) => ipam.events(selector),
   }),
@@ -227,12 +259,12 @@ export const OPERATIONS = Object.keys(API) as OperationName[];
 export type InputOf<N extends OperationName> = z.output<(typeof API)[N]["input"]>;
 export type OutputOf<N extends OperationName> = z.output<(typeof API)[N]["output"]>;
 
-/** The settings of the client. Those of the service limit them: see `Ipam.session`. */
+/** The settings of the client. Those of the service limit them: see `Store.session`. */
 export const session = z.strictObject({
-  actor: wire.text.max(500),
-  offerTtl: wire.seconds,
-  quarantine: wire.seconds,
-  place: wire.text.exactOptional(),
+  actor: field.text.max(500),
+  offerTtl: field.seconds,
+  quarantine: field.seconds,
+  place: field.text.exactOptional(),
 });
 export type ClientSession = z.output<typeof session>;
 
@@ -240,27 +272,6 @@ export type ClientSession = z.output<typeof session>;
 export const bodyOf = <N extends OperationName>(name: N) => z.strictObject({ session, input: API[name].input });
 
 export const answerOf = (name: OperationName) => z.object({ result: API[name].output });
-
-export const pathOf = (name: OperationName): string => `/api/pool/v1/${name}`;
-
-export function encodeCall<N extends OperationName>(name: N, client: ClientSession, input: InputOf<N>): unknown {
-  const encoded = bodyOf(name).safeEncode({ session: client, input } as z.output<ReturnType<typeof bodyOf<N>>>);
-  if (encoded.success) return encoded.data;
-  const { path, message } = encoded.error.issues[0]!;
-  throw new OverlayError("INPUT_INVALID", `${path.slice(1).join(".")} ${message}.`, "Correct it.");
-}
-
-/** Rejects what is not an answer of the service, such as that of a program of another kind. */
-export function decodeAnswer<N extends OperationName>(name: N, json: unknown, place?: string): OutputOf<N> {
-  const decoded = answerOf(name).safeParse(json);
-  if (decoded.success) return decoded.data.result as OutputOf<N>;
-  const { path, message } = decoded.error.issues[0]!;
-  throw new OverlayError(
-    "STORE_UNAVAILABLE",
-    `The answer of the service at ${place} to ${name} is not valid: ${[...path, ""].join(".")} ${message}.`,
-    "Set overlay:store to the URL of `overlayctl serve`, of this release or a newer one.",
-  );
-}
 
 /** Does one call for a user. It keeps nothing for the next one, which another instance may get. */
 export async function serveCall<N extends OperationName>(

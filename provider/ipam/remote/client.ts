@@ -1,40 +1,17 @@
 import { isOverlayError, OverlayError } from "../../errors";
-import type { IpamSettings } from "../session";
+import { PAGE } from "../interface";
+import { positionOf } from "../ranges";
 import { isTokenExpired, tokenExpiredError } from "../token";
+import { type Changes, type Condition, dataEntries, type ExistingLease, type ImportResult, type Store } from "../types";
 import {
-  type ChangeOptions,
-  type Changes,
-  type Condition,
-  dataEntries,
-  type EventPage,
-  type EventSelector,
-  type ExistingLease,
-  type ExpectedToken,
-  type Extent,
-  type ImportResult,
-  type Lease,
-  type LeaseFilter,
-  type LeaseSelector,
-  type OfferRequest,
-  type PoolInfo,
-  type PoolSelector,
-  type Request,
-  type Store,
-  type StoreIdentity,
-  type StoreInfo,
-  type TokenClaims,
-} from "../types";
-import {
+  answerOf,
+  bodyOf,
   type ClientSession,
-  decodeAnswer,
-  encodeCall,
   type InputOf,
-  MOST_EVENTS,
-  MOST_EXTENTS,
+  MOST_LEASES,
+  MOST_RANGES,
   type OperationName,
   type OutputOf,
-  PAGE,
-  pathOf,
 } from "./api";
 import { Transport } from "./transport";
 import { parseServiceUrl } from "./url";
@@ -58,8 +35,8 @@ export function openRemoteIpam(url: string, settings: RemoteSettings): Store {
   return new RemoteIpam(new Transport({ address, token }), client);
 }
 
-/** A store behind a service. */
-export class RemoteIpam implements Store {
+/** A store behind a service, for one user. Each method sends the operation of its name. */
+class RemoteIpam implements Store {
   constructor(
     private readonly transport: Transport,
     private readonly client: ClientSession,
@@ -74,99 +51,94 @@ export class RemoteIpam implements Store {
     );
   }
 
-  session({ access, actor, offerTtl, quarantine }: Partial<IpamSettings>): RemoteIpam {
+  readonly session: Store["session"] = ({ access, actor, offerTtl, quarantine }) => {
     if (access) throw access.denied(`the service at ${this.client.place}, which has access tokens of its own`);
-    const client = {
-      ...this.client,
-      ...(actor !== undefined && { actor }),
-      ...(offerTtl !== undefined && { offerTtl }),
-      ...(quarantine !== undefined && { quarantine }),
+    const { client } = this;
+    const options = {
+      actor: actor ?? client.actor,
+      offerTtl: offerTtl ?? client.offerTtl,
+      quarantine: quarantine ?? client.quarantine,
     };
-    return new RemoteIpam(this.transport, client, true);
-  }
+    return new RemoteIpam(this.transport, { ...client, ...options }, true);
+  };
 
-  async end(): Promise<void> {
+  readonly end: Store["end"] = async () => {
     if (!this.isSession) this.transport.close();
-  }
+  };
 
-  describe(seen?: StoreIdentity): Promise<StoreInfo> {
-    if (!seen) return this.#call("describe", {});
-    const { id, version, epoch } = seen;
-    return this.#call("describe", { seen: { id, version, epoch } });
-  }
+  readonly describe: Store["describe"] = (seen) =>
+    this.#call("describe", seen ? { seen: { id: seen.id, version: seen.version, epoch: seen.epoch } } : {});
 
-  offer(request: OfferRequest): Promise<Lease> {
-    return this.#call("offer", withoutUser(request));
-  }
+  readonly offer: Store["offer"] = (request) => this.#call("offer", withoutUser(request));
 
-  async withdraw(offer: { pool: string; owner: string; program: string }): Promise<void> {
-    await this.#call("withdraw", offer);
-  }
+  readonly withdraw: Store["withdraw"] = (offer) => this.#call("withdraw", offer);
 
-  async claim(requests: Request[]): Promise<Lease[]> {
-    return requests.length === 0 ? [] : this.#call("claim", requests.map(withoutUser));
-  }
+  readonly claim: Store["claim"] = async (requests) =>
+    requests.length === 0 ? [] : this.#call("claim", requests.map(withoutUser));
 
-  change(pool: string, leaseId: string, changes: Changes, options: ChangeOptions = {}): Promise<Lease> {
-    const call = { pool, leaseId, changes: withoutUser(changes), ...options };
-    return this.#call("change", call).catch((error: unknown) => {
+  readonly change: Store["change"] = (pool, leaseId, changes, options = {}) => {
+    const given = { pool, leaseId, changes: withoutUser(changes), ...options };
+    return this.#call("change", given).catch((error: unknown) => {
       // The change may have been made by the request whose answer was lost.
       if (!isOverlayError(error, "LEASE_CHANGED") || !this.transport.wasRepeated(error)) throw error;
-      return this.#call("change", { ...call, onlyIf: conditionAfter(changes) });
+      return this.#call("change", { ...given, onlyIf: conditionAfter(changes) });
     });
-  }
+  };
 
-  async close(pool: string, leaseId: string, options: { onlyIf?: Condition } = {}): Promise<void> {
-    await this.#call("close", { pool, leaseId, ...options });
-  }
+  readonly close: Store["close"] = (pool, leaseId, options = {}) => this.#call("close", { pool, leaseId, ...options });
 
-  async release(
-    pool: string,
-    leaseId: string,
-    options: { onlyIf?: Condition; program?: string } = {},
-  ): Promise<boolean> {
-    const { result, wasRepeated } = await this.#reply("release", { pool, leaseId, ...options });
+  readonly release: Store["release"] = async (pool, leaseId, options = {}) => {
+    const { result, wasRepeated } = await this.#post("release", { pool, leaseId, ...options });
     return result || (wasRepeated && (await this.find({ pool, leaseId })) === undefined);
+  };
+
+  readonly touch: Store["touch"] = (pool, leaseId, options = {}) => this.#call("touch", { pool, leaseId, ...options });
+
+  /** Many leases are checked first, and then added in parts: a conflict that arises meanwhile leaves the parts before it. */
+  readonly importLeases: Store["importLeases"] = async (leases, { dryRun = false } = {}) => {
+    const isInParts = leases.length > MOST_LEASES;
+    const result = await this.#importParts(leases, dryRun || isInParts);
+    return dryRun || !isInParts || result.conflicts.length > 0 ? result : this.#importParts(leases, false);
+  };
+
+  async #importParts(leases: ExistingLease[], dryRun: boolean): Promise<ImportResult> {
+    const all: ImportResult = { added: [], unchanged: [], conflicts: [] };
+    for (const part of partsOf(leases)) {
+      const { conflicts, ...found } = await this.#call("importLeases", { leases: part.map(withoutUser), dryRun });
+      const known = conflicts.filter(({ index }) => index < part.length);
+      all.added.push(...found.added);
+      all.unchanged.push(...found.unchanged);
+      all.conflicts.push(...known.map(({ index, error }) => ({ lease: part[index]!, error })));
+      if (conflicts.length > 0 && !dryRun) break;
+    }
+    return all;
   }
 
-  async touch(pool: string, leaseId: string, options: { ttl?: number } = {}): Promise<void> {
-    await this.#call("touch", { pool, leaseId, ...options });
-  }
+  readonly signTokens: Store["signTokens"] = async (leases) => {
+    const tokens: string[] = [];
+    for (const part of partsOf(leases)) {
+      const places = part.map(({ pool, leaseId }) => ({ pool, leaseId }));
+      tokens.push(...(await this.#call("signTokens", places)));
+    }
+    return tokens;
+  };
 
-  async importLeases(leases: ExistingLease[], options: { dryRun?: boolean } = {}): Promise<ImportResult> {
-    const result = await this.#call("importLeases", { leases: leases.map(withoutUser), ...options });
-    const conflicts = result.conflicts.flatMap(({ index, error }) =>
-      leases[index] ? [{ lease: leases[index], error }] : [],
-    );
-    return { ...result, conflicts };
-  }
+  readonly openToken: Store["openToken"] = async (token, { now, ...expected } = {}) => {
+    const claims = await this.#call("openToken", { token, ...expected });
+    if (now !== undefined && isTokenExpired(claims, now)) throw tokenExpiredError(claims);
+    return claims;
+  };
 
-  async signTokens(leases: Lease[]): Promise<string[]> {
-    if (leases.length === 0) return [];
-    return this.#call(
-      "signTokens",
-      leases.map(({ pool, leaseId }) => ({ pool, leaseId })),
-    );
-  }
-
-  async openToken(token: string, { now, ...expected }: ExpectedToken = {}): Promise<TokenClaims> {
-    const grant = await this.#call("openToken", { token, ...expected });
-    if (now !== undefined && isTokenExpired(grant, now)) throw tokenExpiredError(grant);
-    return grant;
-  }
-
-  find(selector: LeaseSelector): Promise<Lease | undefined> {
-    return this.#call("find", selector);
-  }
+  readonly find: Store["find"] = (selector) => this.#call("find", selector);
 
   /** Reads pages: leases that change meanwhile may be missing, or have changed. */
-  async leases(pool: string, { owner, ...page }: LeaseFilter = {}): Promise<Lease[]> {
+  readonly leases: Store["leases"] = async (pool, { owner, ...page } = {}) => {
     if (owner !== undefined) return this.#call("leases", { pool, owner, limit: PAGE });
-    return readPages(page, (next) => this.#call("leases", { pool, ...next }), lastValue);
-  }
+    return readPages(page, (next) => this.#call("leases", { pool, ...next }), positionOf);
+  };
 
-  async pools(selector: PoolSelector = {}): Promise<PoolInfo[]> {
-    if ("name" in selector || "endingWith" in selector) return this.#call("pools", selector);
+  readonly pools: Store["pools"] = async (selector = {}) => {
+    if ("name" in selector) return this.#call("pools", selector);
     const { after, limit, ...list } = selector;
     const page = { ...(after !== undefined && { after }), ...(limit !== undefined && { limit }) };
     return readPages(
@@ -174,30 +146,48 @@ export class RemoteIpam implements Store {
       (next) => this.#call("pools", { ...list, ...next }),
       ({ spec }) => spec.name,
     );
-  }
+  };
 
-  freeExtents(pool: string, { range, limit }: { range?: Extent; limit?: number } = {}): Promise<Extent[]> {
-    const bounds = { ...(range && { range }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
-    return this.#call("freeExtents", { pool, ...bounds });
-  }
+  readonly freeRanges: Store["freeRanges"] = (pool, { range, limit = MOST_RANGES } = {}) =>
+    this.#call("freeRanges", { pool, ...(range && { range }), limit: Math.min(limit, MOST_RANGES) });
 
-  events(selector: EventSelector = {}): Promise<EventPage> {
-    const { limit } = selector;
-    return this.#call("events", { ...selector, ...(limit !== undefined && { limit: Math.min(limit, MOST_EVENTS) }) });
-  }
+  readonly events: Store["events"] = ({ limit = PAGE, ...selector } = {}) =>
+    this.#call("events", { ...selector, limit: Math.min(limit, PAGE) });
 
   async #call<N extends OperationName>(name: N, input: InputOf<N>): Promise<OutputOf<N>> {
-    return (await this.#reply(name, input)).result;
+    return (await this.#post(name, input)).result;
   }
 
   /** `wasRepeated`: the service may have done the same call before. */
-  async #reply<N extends OperationName>(
+  async #post<N extends OperationName>(
     name: N,
     input: InputOf<N>,
   ): Promise<{ result: OutputOf<N>; wasRepeated: boolean }> {
-    const { json, wasRepeated } = await this.transport.post(pathOf(name), encodeCall(name, this.client, input));
+    const body = encodeCall(name, this.client, input);
+    const { json, wasRepeated } = await this.transport.post(`/api/pool/v1/${name}`, body);
     return { result: decodeAnswer(name, json, this.client.place), wasRepeated };
   }
+}
+
+function encodeCall<N extends OperationName>(name: N, session: ClientSession, input: InputOf<N>): unknown {
+  const encoded = bodyOf(name).safeEncode({ session, input } as Parameters<
+    ReturnType<typeof bodyOf<N>>["safeEncode"]
+  >[0]);
+  if (encoded.success) return encoded.data;
+  const { path, message } = encoded.error.issues[0]!;
+  throw new OverlayError("INPUT_INVALID", `${path.slice(1).join(".")} ${message}.`, "Correct it.");
+}
+
+/** Rejects what is not an answer of the service, such as that of a program of another kind. */
+function decodeAnswer<N extends OperationName>(name: N, json: unknown, place?: string): OutputOf<N> {
+  const decoded = answerOf(name).safeParse(json);
+  if (decoded.success) return decoded.data.result as OutputOf<N>;
+  const { path, message } = decoded.error.issues[0]!;
+  throw new OverlayError(
+    "STORE_UNAVAILABLE",
+    `The answer of the service at ${place} to ${name} is not valid: ${[...path, ""].join(".")} ${message}.`,
+    "Set overlay:store to the URL of `overlayctl serve`, of this release or a newer one.",
+  );
 }
 
 /** Reads `limit` entries, or all of them. It stops at a service that answers the same page again. */
@@ -218,6 +208,11 @@ async function readPages<T, Position extends bigint | string>(
   return found;
 }
 
+const partsOf = <T>(all: T[]): T[][] =>
+  Array.from({ length: Math.ceil(all.length / MOST_LEASES) }, (_, i) =>
+    all.slice(i * MOST_LEASES, (i + 1) * MOST_LEASES),
+  );
+
 /** A service takes the user from the access token. */
 const withoutUser = <R extends { by?: string }>({ by: _, ...request }: R): Omit<R, "by"> => request;
 
@@ -227,10 +222,6 @@ const conditionAfter = ({ state, usedBy, data }: Changes): Condition => ({
   ...(usedBy !== undefined && { usedBy }),
   ...(data !== undefined && { data: dataEntries({ data }) }),
 });
-
-/** A lease is listed with its lowest extent. */
-const lastValue = ({ extents }: Lease): bigint =>
-  extents.reduce((lowest, extent) => (extent.first < lowest.first ? extent : lowest)).last;
 
 function requireToken(token: string | undefined): string {
   if (token !== undefined && /^[\x21-\x7e]+$/.test(token)) return token;

@@ -3,8 +3,8 @@ import * as https from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../../errors";
 import { tryParseJson } from "../../json";
+import { overlayError } from "./api";
 import type { ServiceAddress } from "./url";
-import { overlayError } from "./wire";
 
 /** The answer to a request. */
 export interface Reply {

@@ -1,4 +1,4 @@
-import type { Extent, Json, PoolSpec, Port, Tenant } from "../types";
+import type { Json, PoolSpec, Port, Tenant, ValueRange } from "../types";
 
 /**
  * Columns of the tables: how SQLite and PostgreSQL store a field, and how it is encoded and decoded. What is decoded comes from a database
@@ -191,9 +191,9 @@ function parse(stored: unknown): unknown {
   }
 }
 
-export const rangeText = ({ first, last }: Extent): string => `${hex(first)}-${hex(last)}`;
+export const rangeText = ({ first, last }: ValueRange): string => `${hex(first)}-${hex(last)}`;
 
-export function rangeOf(text: string): Extent {
+export function rangeOf(text: string): ValueRange {
   const [first, last] = [BigInt(`0x${text.slice(0, DIGITS)}`), BigInt(`0x${text.slice(DIGITS + 1)}`)];
   if (first > last) throw invalid();
   return { first, last };
@@ -202,9 +202,9 @@ export function rangeOf(text: string): Extent {
 const isRanges = isListOf(isRange);
 
 /** `["FIRST-LAST", …]` */
-export const ranges = json<Extent[], string[]>(
+export const ranges = json<ValueRange[], string[]>(
   isRanges,
-  (extents) => extents.map(rangeText),
+  (ranges) => ranges.map(rangeText),
   (texts) => texts.map(rangeOf),
 );
 
@@ -228,8 +228,8 @@ export const tenant = plainJson<Tenant>(isTenant);
 export const labels = plainJson<Record<string, string>>(isTextMap);
 export const data = plainJson<Json>(isJson);
 
-type PackedSpec = Omit<PoolSpec, "extents" | "reserved" | "staticOnly"> &
-  Record<"extents", string[]> &
+type PackedSpec = Omit<PoolSpec, "ranges" | "reserved" | "staticOnly"> &
+  Record<"ranges", string[]> &
   Partial<Record<"reserved" | "staticOnly", string[]>>;
 
 const plainSpec = json<PoolSpec, PackedSpec>(
@@ -237,7 +237,7 @@ const plainSpec = json<PoolSpec, PackedSpec>(
     {
       name: isPoolName,
       kind: isOneOf("space", "address", "id", "port"),
-      extents: isRanges,
+      ranges: isRanges,
       allocation: isOneOf("lowest", "hashed", "random", "external"),
     },
     {
@@ -252,15 +252,15 @@ const plainSpec = json<PoolSpec, PackedSpec>(
       data: isJson,
     },
   ),
-  ({ extents, reserved, staticOnly, ...rest }) => ({
+  ({ ranges, reserved, staticOnly, ...rest }) => ({
     ...rest,
-    extents: extents.map(rangeText),
+    ranges: ranges.map(rangeText),
     ...(reserved && { reserved: reserved.map(rangeText) }),
     ...(staticOnly && { staticOnly: staticOnly.map(rangeText) }),
   }),
-  ({ extents, reserved, staticOnly, ...rest }) => ({
+  ({ ranges, reserved, staticOnly, ...rest }) => ({
     ...rest,
-    extents: extents.map(rangeOf),
+    ranges: ranges.map(rangeOf),
     ...(reserved && { reserved: reserved.map(rangeOf) }),
     ...(staticOnly && { staticOnly: staticOnly.map(rangeOf) }),
   }),

@@ -191,7 +191,7 @@ class Lookup {
       const byAsk = asks.map((): Stored[] => []);
       for (const row of answers[i]!.rows as Stored[]) byAsk[Number(row.n) - 1]!.push(row);
       asks.forEach((ask, j) => {
-        found.add(ask, byAsk[j]!);
+        found.add(ask.statement.table, ask.query, byAsk[j]!);
       });
     });
     return found.rows;

@@ -75,7 +75,7 @@ const STATEMENTS = {
     `(SELECT DISTINCT uid FROM {lease_range} AS shared WHERE pool = :pool AND shared_as = :key) AS found
     JOIN ${LEASES} ON lease.uid = found.uid`,
   ),
-  due: select(leases, `${LEASES} WHERE pool = :pool AND due_at <= :now ORDER BY due_at LIMIT :limit`),
+  due: select(leases, `${LEASES} WHERE pool = :pool AND due_at <= :now ORDER BY due_at, position LIMIT :limit`),
   resting: select(leases, `${LEASES} WHERE pool = :pool AND resting IS NOT NULL ORDER BY ended_at LIMIT :limit`),
   idle: select(leases, `${LEASES} WHERE pool = :pool AND ended_at IS NULL ORDER BY last_seen LIMIT :limit`),
   // Up to the position of the last one, so that leases with equal positions are not parted.
@@ -195,7 +195,7 @@ const decode = (table: Table, stored: Stored): object =>
 export class Found {
   readonly rows: Rows = {};
 
-  add({ statement: { table }, query }: Ask, stored: Stored[]): void {
+  add(table: Table, query: Query, stored: Stored[]): void {
     if (query.of === "free") this.#push("free", { query, rows: stored.map((row) => freeRanges.decode(row)) });
     else if (query.of === "activePools") for (const row of stored) this.#push("active", pools.decode(row).name);
     else if (query.of === "table") {

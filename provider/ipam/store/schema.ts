@@ -49,7 +49,7 @@ export const pools = table<PoolRow>("pool", ["name"], {
 /** What leases and offers have in common. */
 const details = {
   type: text(isWord),
-  extents: ranges,
+  ranges: ranges,
   sharingKey: optional(text()),
   ports: optional(ports),
   names: optional(texts()),
@@ -94,13 +94,13 @@ export const leases = table<StoredLease>(
   },
   {
     indexes: [
-      { columns: "owner, pool" },
-      { columns: "pool, position", where: "position IS NOT NULL" },
-      { columns: "pool, due_at", where: "due_at IS NOT NULL" },
-      { columns: "pool, last_seen", where: "ended_at IS NULL" },
-      { columns: "pool, child_pool", where: "ended_at IS NULL AND child_pool IS NOT NULL" },
-      { columns: "pool, ended_at", where: "resting IS NOT NULL" },
-      { columns: "ended_at", where: "ended_at IS NOT NULL" },
+      { columns: ["owner", "pool"], isCovering: true },
+      { columns: ["pool", "position"], where: "position IS NOT NULL" },
+      { columns: ["pool", "due_at", "position"], where: "due_at IS NOT NULL" },
+      { columns: ["pool", "last_seen"], where: "ended_at IS NULL" },
+      { columns: ["pool", "child_pool"], where: "ended_at IS NULL AND child_pool IS NOT NULL" },
+      { columns: ["pool", "ended_at"], where: "resting IS NOT NULL" },
+      { columns: ["ended_at"], where: "ended_at IS NOT NULL" },
     ],
   },
 );
@@ -122,7 +122,10 @@ export const leaseRanges = table<LeaseRange>(
   "lease_range",
   ["pool", "last", "co_holder"],
   { pool: poolName, last: value, coHolder: text(), first: value, uid, isHeld: flag, sharedAs: optional(text()) },
-  { isLookup: true, isGuard: true, indexes: [{ columns: "pool, shared_as", where: "shared_as IS NOT NULL" }] },
+  {
+    ...{ isLookup: true, isGuard: true },
+    indexes: [{ columns: ["pool", "shared_as"], where: "shared_as IS NOT NULL", isCovering: true }],
+  },
 );
 
 export interface LeasePort {
@@ -183,9 +186,9 @@ export const offers = table<StoredOffer>(
   },
   {
     indexes: [
-      { columns: "pool, expires_at" },
-      { columns: "child_name", where: "child_name IS NOT NULL" },
-      { columns: "expires_at" },
+      { columns: ["pool", "expires_at"], isCovering: true },
+      { columns: ["child_name"], where: "child_name IS NOT NULL" },
+      { columns: ["expires_at"] },
     ],
   },
 );
@@ -211,7 +214,7 @@ export const events = table<Event & { id: number }>("event", ["id"], {
   owner: text(),
   uid,
   leaseId: text(isLeaseId),
-  extents: ranges,
+  ranges: ranges,
   tenant: optional(tenant),
   usedBy: optional(text()),
   by: named("made_by", optional(text())),

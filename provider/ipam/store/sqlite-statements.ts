@@ -5,7 +5,6 @@ import { columnNames, onConflict, type Stored, type Table } from "./table";
 /** Prepared once, and kept. */
 export class Statements {
   readonly #prepared = new Map<string | Query | Table, Statement>();
-  readonly #deletes = new Map<Table, Statement>();
 
   constructor(private readonly db: Database) {}
 
@@ -23,8 +22,7 @@ export class Statements {
   }
 
   find({ statement, values }: Ask): Stored[] {
-    const { text, order } = unnamed(statement);
-    return this.#get(statement, () => text).all(...order.map((i) => values[i])) as Stored[];
+    return this.#get(statement, () => findText(statement)).all(...values) as Stored[];
   }
 
   put<R extends object>(table: Table<R>, row: R): void {
@@ -34,37 +32,16 @@ export class Statements {
   /** Returns whether it was there. */
   delete<R extends object>(table: Table<R>, row: R): boolean {
     const { name, key } = table;
-    let found = this.#deletes.get(table);
-    if (!found) {
-      found = this.db.prepare(`DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`);
-      this.#deletes.set(table, found);
-    }
-    return Number(found.run(...table.keyOf(row)).changes) > 0;
+    const text = () => `DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`;
+    return Number(this.#get(`delete ${name}`, text).run(...table.keyOf(row)).changes) > 0;
   }
 }
 
 const putText = (table: Table): string =>
   `INSERT INTO ${table.name} (${columnNames(table)}) VALUES (${table.columns.map(() => "?").join(", ")}) ${onConflict(table)}`;
 
-interface Unnamed {
-  text: string;
-  /** Which parameter each `?` is. */
-  order: number[];
-}
-
-const unnamedTexts = new Map<Query, Unnamed>();
-
-function unnamed(statement: Query): Unnamed {
-  const known = unnamedTexts.get(statement);
-  if (known) return known;
-  const names = Object.keys(statement.parameters);
-  const order: number[] = [];
-  const text = statement.text.replace(/:(\w+)/g, (_, name: string) => {
-    order.push(names.indexOf(name));
-    return "?";
-  });
-  // SQLite plans a statement anew each time a parameter alone is its limit.
-  const found = { text: text.replaceAll("LIMIT ?", "LIMIT 0 + ?"), order };
-  unnamedTexts.set(statement, found);
-  return found;
-}
+/** With numbers for the names of parameters. SQLite plans a statement anew each time a parameter alone is its limit. */
+const findText = ({ text, parameters }: Query): string =>
+  text
+    .replaceAll("LIMIT :", "LIMIT 0 + :")
+    .replace(/:(\w+)/g, (_, name: string) => `?${Object.keys(parameters).indexOf(name) + 1}`);

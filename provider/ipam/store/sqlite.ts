@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
-import type { PoolRow } from "../decide/rows";
+import { newPoolRow, type PoolRow } from "../decide/rows";
 import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
 import { askFor, Found } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
@@ -34,7 +34,7 @@ import {
   isTimeToTrim,
   KEPT_MS,
   LAYOUT,
-  nextHead,
+  logOf,
   olderTables,
   type Query,
   type Rows,
@@ -262,7 +262,7 @@ class SqliteTransaction implements Transaction {
     this.head = head;
     this.rows = this.#find([...queries, ...locks.map((name): Query => ({ of: "pool", name }))]);
     const found = new Set(this.rows.pools?.map(({ name }) => name));
-    this.#newPools = locks.filter((name) => !found.has(name)).map(emptyPool);
+    this.#newPools = locks.filter((name) => !found.has(name)).map(newPoolRow);
     if (this.#newPools.length > 0) this.rows.pools = [...(this.rows.pools ?? []), ...this.#newPools];
   }
 
@@ -277,7 +277,8 @@ class SqliteTransaction implements Transaction {
   #find(queries: Query[]): Rows {
     const found = new Found();
     for (const query of queries)
-      for (const ask of askFor(query, this.now)) found.add(ask, this.connection.statements.find(ask));
+      for (const ask of askFor(query, this.now))
+        found.add(ask.statement.table, query, this.connection.statements.find(ask));
     return found.rows;
   }
 
@@ -313,21 +314,17 @@ class SqliteTransaction implements Transaction {
 
   /** Last, as on servers, where all commits change that row. */
   #writeHead(changes: Changes): Commit {
-    const { head: before, now } = this;
     const { statements } = this.connection;
-    const { events: made, resetEpochs } = changes;
-    if (!changesHead(changes)) return { version: before.version, epoch: before.epoch, events: [] };
-    const head = nextHead(before, changes, now);
-    const { version, epoch } = head;
-    if (resetEpochs) statements.of("DELETE FROM {epoch}").run();
-    if (resetEpochs) statements.put(epochs, resetEpochs);
-    else if (epoch === changes.nextEpoch) statements.put(epochs, { first: version, tag: epoch });
-    const logged = made.map((event, i) => ({ ...event, id: before.lastEvent + 1 + i }));
+    const { head, epoch, events: logged } = logOf(this.head, changes, this.now);
+    const commit = { version: head.version, epoch: head.epoch, events: logged };
+    if (!changesHead(changes)) return commit;
+    if (changes.resetEpochs) statements.of("DELETE FROM {epoch}").run();
+    if (epoch) statements.put(epochs, epoch);
     for (const event of logged) statements.put(events, event);
     statements.put(store, { ...head, one: 1 });
     if (isTimeToTrim())
-      for (const text of TRIM) statements.of(text).run(...(text.includes("?") ? [now - KEPT_MS] : []));
-    return { version, epoch, events: logged };
+      for (const text of TRIM) statements.of(text).run(...(text.includes("?") ? [this.now - KEPT_MS] : []));
+    return commit;
   }
 
   rollBack(): void {
@@ -338,5 +335,3 @@ class SqliteTransaction implements Transaction {
 
 const HEAD = `SELECT {store.*}, clock.at AS noted_at, clock.boot, clock.uptime
   FROM {store} AS store LEFT JOIN clock ON clock.one = 1 WHERE store.one = 1`;
-
-const emptyPool = (name: string): PoolRow => ({ name, reserved: 0, used: 0, resting: 0, held: 0n });

@@ -12,10 +12,6 @@ export interface Engine {
   readonly readOnly: boolean;
   /** For messages. */
   readonly place: string;
-  /** Ids of events grow, but not one by one. If events after an id are no longer kept, none are answered. */
-  readonly hasEventGaps?: boolean;
-  /** Requests that fit into one transaction; default: any number. */
-  readonly maxBatch?: number;
   /**
    * Begins a transaction: locks the rows of these pools until its end, and loads what the queries find after that. Names without a row get one
    * (`PoolRow` without a spec) if the transaction writes. `locks` are sorted. Absent: a read without locks, of one moment. `all`: after all other
@@ -216,17 +212,24 @@ export const emptyHead = (): Head => ({
 export const changesHead = ({ isVersion, events, head, resetEpochs }: Changes): boolean =>
   isVersion || events.length > 0 || head !== undefined || resetEpochs !== undefined;
 
-/** The row of the store after a commit. */
-export function nextHead(before: Head, { isVersion, nextEpoch, events, head = {} }: Changes, now: number): Head {
+/** What a commit adds to the log: the row of the store after it, and its epochs and events. */
+export function logOf(before: Head, changes: Changes, now: number) {
+  const { isVersion, nextEpoch, events: made, head: given = {}, resetEpochs } = changes;
   const isNewEpoch = isVersion && Math.abs(now - before.epochSince) >= EPOCH_MS;
-  return {
-    ...before,
-    ...(isVersion && { version: before.version + 1 }),
-    ...(isNewEpoch && { epoch: nextEpoch, epochSince: now }),
-    lastEvent: before.lastEvent + events.length,
-    ...head,
-    at: Math.max(before.at, now, head.at ?? 0),
-  };
+  const head: Head = !changesHead(changes)
+    ? before
+    : {
+        ...before,
+        ...(isVersion && { version: before.version + 1 }),
+        ...(isNewEpoch && { epoch: nextEpoch, epochSince: now }),
+        lastEvent: before.lastEvent + made.length,
+        ...given,
+        at: Math.max(before.at, now, given.at ?? 0),
+      };
+  const begun = head.epoch === nextEpoch ? { first: head.version, tag: nextEpoch } : undefined;
+  const epoch: EpochRow | undefined = resetEpochs ?? begun;
+  const events: LoggedEvent[] = made.map((event, i) => ({ ...event, id: before.lastEvent + 1 + i }));
+  return { head, epoch, events };
 }
 
 /** One commit in so many deletes the events and epochs that are no longer kept: most need not look for them. */

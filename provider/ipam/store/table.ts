@@ -27,9 +27,12 @@ interface Field {
   column: Column;
 }
 
-interface Index {
-  columns: string;
+export interface Index {
+  columns: string[];
+  /** Terms `COLUMN IS NULL` and `COLUMN IS NOT NULL`, joined by AND. */
   where?: string;
+  /** On etcd an entry has the row, not only its key: one read finds it. */
+  isCovering?: boolean;
 }
 
 /** A row as an engine gives it, by the names of the columns. */
@@ -118,7 +121,7 @@ export function createText(
   const create = `CREATE TABLE ${prefix}${name} (${lines.join(", ")}, PRIMARY KEY (${key.join(", ")}))${isLookup ? lookup : ""};`;
   const more = indexes.map(
     ({ columns, where }) =>
-      `CREATE INDEX ${name}_${columns.replaceAll(", ", "_")} ON ${prefix}${name} (${columns})${where ? ` WHERE ${where}` : ""};`,
+      `CREATE INDEX ${name}_${columns.join("_")} ON ${prefix}${name} (${columns.join(", ")})${where ? ` WHERE ${where}` : ""};`,
   );
   return [create, ...more].join("\n");
 }

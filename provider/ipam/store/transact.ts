@@ -20,6 +20,8 @@ export interface Work<T = unknown> {
   /** Rows to load at once. A decision that needs others gets them, too, with another round trip. */
   queries: Query[];
   terms: Terms;
+  /** How many requests it has: a batch has a bounded number of them. */
+  size: number;
   /** `rows`: the answer to the queries of the whole batch. */
   decide(state: State, head: Head, rows: Rows): T;
 }
@@ -60,14 +62,19 @@ export function transact(engine: Engine, batch: Work[], guard: Guard): Promise<D
     const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
     try {
       for (;;) {
-        const decided = await attempt(engine, batch, guard, locks);
-        if (decided !== "more locks") return decided;
+        const decided = await run(attempt(engine, batch, guard, locks));
+        if (decided) return decided;
       }
     } finally {
       await unlock?.();
     }
   });
 }
+
+/** Reads rows of one moment and answers from them; nothing is locked or written. No answer sees what another has changed in its state. */
+export const view = async (engine: Engine, batch: Work[], guard: Guard): Promise<Decided> => ({
+  outcomes: await retry(engine, guard, () => run(answerAll(engine, batch, guard))),
+});
 
 /** Tries it again after conflicts, and while the server does not answer. */
 async function retry<T>(engine: Engine, guard: Guard, attempt: (conflicts: number) => Awaitable<T>): Promise<T> {
@@ -92,87 +99,87 @@ const explain = ({ place }: Engine, error: unknown): unknown => {
   return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see what has it open.", error);
 };
 
-/** One attempt. A local engine answers at once: then nothing else of this process runs between `begin` and `commit`. */
-function attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>): Awaitable<Decided | "more locks"> {
-  const check = guard.newCheck();
-  const queries = distinct(batch.flatMap((work) => work.queries));
-  const begun = engine.begin(queries, [...locks].sort());
-  return begun instanceof Promise
-    ? begun.then((tx) => decideOnServer(tx, queries, batch, check, locks))
-    : decideHere(begun, queries, batch, check);
+/** Steps that wait for the engine. With a local engine, which answers at once, nothing else of this process runs between them. */
+type Steps<T> = Generator<Awaitable<unknown>, T, unknown>;
+
+function* wait<T>(answer: Awaitable<T>): Steps<T> {
+  return (yield answer) as T;
 }
 
-function decideHere(tx: Transaction, queries: Query[], batch: Work[], check: Check): Decided {
-  try {
-    now(check.run(tx, true));
-    const state = new State(tx.now, "all", (query) => now(tx.load([query])));
-    state.absorb(queries, tx.rows);
-    const outcomes = decideAll(state, tx, batch);
-    const changes = changesOf(state);
-    if (!changes) {
-      now(tx.rollBack());
-      return { outcomes };
+function run<T>(steps: Steps<T>): Awaitable<T> {
+  const go = (first: IteratorResult<Awaitable<unknown>, T>): Awaitable<T> => {
+    for (let step = first; ; ) {
+      if (step.done) return step.value;
+      const { value } = step;
+      if (value instanceof Promise)
+        return value.then(
+          (answer) => go(steps.next(answer)),
+          (error) => go(steps.throw(error)),
+        );
+      step = steps.next(value);
     }
-    const commit = now(tx.commit(changes));
-    check.onCommit(tx.head, commit);
-    return { outcomes, commit };
+  };
+  return go(steps.next());
+}
+
+/** A transaction, and the state in which decisions are made. A local engine loads what they need at once, and has locked everything. */
+function* begin(engine: Engine, batch: Work[], check: Check, locks?: Set<string>): Steps<[Transaction, State]> {
+  const names = locks && [...locks].sort();
+  const queries = distinct(batch.flatMap((work) => work.queries));
+  const begun = engine.begin(queries, names);
+  const tx = yield* wait(begun);
+  try {
+    yield* wait(check.run(tx, locks !== undefined));
+    const load = begun instanceof Promise ? undefined : (query: Query) => tx.load([query]) as Rows;
+    const state = new State(tx.now, load || !locks ? "all" : locks, load);
+    state.absorb([...queries, ...(names ?? []).map((name): Query => ({ of: "pool", name }))], tx.rows);
+    return [tx, state];
   } catch (error) {
-    now(tx.rollBack());
+    yield* wait(tx.rollBack());
     throw error;
   }
 }
 
-const now = <T>(value: Awaitable<T>): T => value as T;
+/** Loads the rows that decisions lacked. false: there were none. */
+function* loadMissing(tx: Transaction, state: State): Steps<boolean> {
+  const missing = distinct(state.missing.splice(0));
+  if (missing.length === 0) return false;
+  state.rollBack(0);
+  state.absorb(missing, yield* wait(tx.load(missing)));
+  return true;
+}
 
-async function decideOnServer(
-  tx: Transaction,
-  queries: Query[],
-  batch: Work[],
-  check: Check,
-  locks: Set<string>,
-): Promise<Decided | "more locks"> {
+/** undefined: it needs more locks, which it has added. */
+function* attempt(engine: Engine, batch: Work[], guard: Guard, locks: Set<string>): Steps<Decided | undefined> {
+  const check = guard.newCheck();
+  const [tx, state] = yield* begin(engine, batch, check, locks);
   try {
-    await check.run(tx, true);
-    const state = new State(tx.now, locks);
-    state.absorb([...queries, ...[...locks].map((name): Query => ({ of: "pool", name }))], tx.rows);
     for (;;) {
-      const outcomes = decideAll(state, tx, batch);
+      const outcomes = batch.map((work) => decide(state, tx, work, state.mark));
       if (state.missingLocks.length > 0) {
         for (const name of state.missingLocks) locks.add(name);
-        await tx.rollBack();
-        return "more locks";
+        return undefined;
       }
-      const missing = distinct(state.missing.splice(0));
-      if (missing.length === 0) {
-        const changes = changesOf(state);
-        if (!changes) {
-          await tx.rollBack();
-          return { outcomes };
-        }
-        const commit = await tx.commit(changes);
-        check.onCommit(tx.head, commit);
-        return { outcomes, commit };
-      }
-      state.rollBack(0);
-      state.absorb(missing, await tx.load(missing));
+      if (yield* loadMissing(tx, state)) continue;
+      const changes = changesOf(state);
+      if (!changes) return { outcomes };
+      const commit = yield* wait(tx.commit(changes));
+      check.onCommit(tx.head, commit);
+      return { outcomes, commit };
     }
-  } catch (error) {
-    await tx.rollBack();
-    throw error;
+  } finally {
+    yield* wait(tx.rollBack());
   }
 }
 
-function decideAll(state: State, { head, rows }: Transaction, batch: Work[]): Outcome[] {
-  return batch.map((work): Outcome => {
-    state.terms = work.terms;
-    const mark = state.mark;
-    try {
-      return { value: work.decide(state, head, rows) };
-    } catch (error) {
-      state.rollBack(mark);
-      return { error };
-    }
-  });
+function decide(state: State, { head, rows }: Transaction, work: Work, mark: number): Outcome {
+  state.terms = work.terms;
+  try {
+    return { value: work.decide(state, head, rows) };
+  } catch (error) {
+    state.rollBack(mark);
+    return { error };
+  }
 }
 
 function changesOf(state: State) {
@@ -182,52 +189,20 @@ function changesOf(state: State) {
   return rows || free.cleared.length > 0 || events.length > 0 || changes.head ? changes : undefined;
 }
 
-/** Reads rows of one moment and answers from them; nothing is locked or written. No answer sees what another has changed in its state. */
-export const view = async (engine: Engine, batch: Work[], guard: Guard): Promise<Decided> => ({
-  outcomes: await retry(engine, guard, () => viewOnce(engine, batch, guard)),
-});
-
-function viewOnce(engine: Engine, batch: Work[], guard: Guard): Awaitable<Outcome[]> {
-  const check = guard.newCheck();
-  const queries = distinct(batch.flatMap((work) => work.queries));
-  const begun = engine.begin(queries);
-  if (begun instanceof Promise) return begun.then((tx) => viewOnServer(tx, queries, batch, check));
+function* answerAll(engine: Engine, batch: Work[], guard: Guard): Steps<Outcome[]> {
+  const [tx, state] = yield* begin(engine, batch, guard.newCheck());
+  const outcomes: (Outcome | undefined)[] = [];
   try {
-    now(check.run(begun, false));
-    const state = new State(begun.now, "all", (query) => now(begun.load([query])));
-    state.absorb(queries, begun.rows);
-    return batch.map((work) => answer(state, begun, work)!);
+    do {
+      for (const [i, work] of batch.entries()) {
+        const outcome = outcomes[i] ?? decide(state, tx, work, 0);
+        state.rollBack(0);
+        outcomes[i] = "error" in outcome && isMissing(outcome.error) ? undefined : outcome;
+      }
+    } while (yield* loadMissing(tx, state));
+    return outcomes as Outcome[];
   } finally {
-    now(begun.rollBack());
-  }
-}
-
-async function viewOnServer(tx: Transaction, queries: Query[], batch: Work[], check: Check): Promise<Outcome[]> {
-  try {
-    await check.run(tx, false);
-    const state = new State(tx.now, "all");
-    state.absorb(queries, tx.rows);
-    const outcomes: (Outcome | undefined)[] = [];
-    for (;;) {
-      for (const [i, work] of batch.entries()) outcomes[i] ??= answer(state, tx, work);
-      const missing = distinct(state.missing.splice(0));
-      if (missing.length === 0) return outcomes as Outcome[];
-      state.absorb(missing, await tx.load(missing));
-    }
-  } finally {
-    await tx.rollBack();
-  }
-}
-
-/** undefined: rows are missing. */
-function answer(state: State, { head, rows }: Transaction, work: Work): Outcome | undefined {
-  state.terms = work.terms;
-  try {
-    return { value: work.decide(state, head, rows) };
-  } catch (error) {
-    return isMissing(error) ? undefined : { error };
-  } finally {
-    state.rollBack(0);
+    yield* wait(tx.rollBack());
   }
 }
 

@@ -1,5 +1,5 @@
 import { type LeaseRow, type OfferRow, portText, sharingKeyOf } from "../decide/rows";
-import { positionOf } from "../extents";
+import { positionOf } from "../ranges";
 import {
   documents,
   epochs,
@@ -28,38 +28,52 @@ export interface Write {
   table: Table<object>;
   deleted: object[];
   put: object[];
+  /** Rows that are replaced or deleted, as far as they have entries in indexes. */
+  old: object[];
 }
 
 /** In an order in which nothing waits for rows of another transaction that waits for rows of this one. */
-export function writesOf({
-  pools: pool,
-  leases: lease,
-  offers: offer,
-  documents: document,
-  free,
-  log,
-}: Changes): Write[] {
+export function writesOf(changes: Changes): Write[] {
+  const { pools: pool, leases: lease, offers: offer, free, log } = changes;
   const all: Write[] = [
     writeTo(pools, pool),
-    writeTo(leases, { ...lease, put: lease.put.map(toStoredLease) }),
+    writeTo(leases, lease, toStoredLease),
     derived<LeaseRow, LeaseRange>(leaseRanges, rangesOf, lease),
     derived<LeaseRow, LeasePort>(leasePorts, portsOf, lease),
     derived<LeaseRow, LeaseName>(leaseNames, namesOf, lease),
     writeTo(freeRanges, free),
-    writeTo(offers, { ...offer, put: offer.put.map(toStoredOffer) }),
+    writeTo(offers, offer, toStoredOffer),
     derived<OfferRow, OfferName>(offerNames, offerNamesOf, offer),
-    writeTo(secrets, only(document, true)),
-    writeTo(documents, only(document, false)),
+    writeTo(secrets, documentsOf(changes, true)),
+    writeTo(documents, documentsOf(changes, false)),
     writeTo(epochs, { put: log?.epochs ?? [], deleted: [] }),
     writeTo(events, { put: log?.events ?? [], deleted: [] }),
   ];
   return all.filter(({ deleted, put }) => deleted.length + put.length > 0);
 }
 
-const writeTo = <R extends object>(table: Table<R>, { put, deleted }: Changed<R>): Write => ({ table, put, deleted });
+type Replaced<R> = Changed<R> & { before?(row: R): R | undefined };
 
-const only = ({ put, deleted }: Changes["documents"], isSecret: boolean): Changes["documents"] => {
-  const fits = ({ kind }: { kind: string }) => (kind === "secret") === isSecret;
+const oldOf = <R>({ put, deleted, before }: Replaced<R>): R[] => [
+  ...put.flatMap((row) => before?.(row) ?? []),
+  ...deleted,
+];
+
+const writeTo = <R extends object>(
+  table: Table<R>,
+  changed: Replaced<R>,
+  toStored: (row: R) => R = (row) => row,
+): Write => ({
+  ...{ table, put: changed.put.map(toStored), deleted: changed.deleted },
+  old: oldOf(changed).map(toStored),
+});
+
+/** The changed secrets, or all other changed documents. */
+export const documentsOf = (
+  { documents: { put, deleted } }: Pick<Changes, "documents">,
+  areSecret: boolean,
+): Changes["documents"] => {
+  const fits = ({ kind }: { kind: string }) => (kind === "secret") === areSecret;
   return { put: put.filter(fits), deleted: deleted.filter(fits) };
 };
 
@@ -67,14 +81,14 @@ const only = ({ put, deleted }: Changes["documents"], isSecret: boolean): Change
 function derived<R extends object, D extends object>(
   table: Table<D>,
   derive: (row: R) => D[],
-  { put, deleted, before }: Changed<R> & { before(row: R): R | undefined },
+  changed: Replaced<R>,
 ): Write {
-  const old = [...put.flatMap((row) => before(row) ?? []), ...deleted].flatMap(derive);
-  const now = put.flatMap(derive);
-  if (old.length === 0) return { table, put: now, deleted: [] };
+  const [old, now] = [oldOf(changed).flatMap(derive), changed.put.flatMap(derive)];
+  if (old.length === 0) return { table, put: now, deleted: [], old };
   const idOf = (row: D) => table.encode(row).join("\n");
   const [had, have] = [new Set(old.map(idOf)), new Set(now.map(idOf))];
-  return { table, put: now.filter((row) => !had.has(idOf(row))), deleted: old.filter((row) => !have.has(idOf(row))) };
+  const deleted = old.filter((row) => !have.has(idOf(row)));
+  return { table, put: now.filter((row) => !had.has(idOf(row))), deleted, old: deleted };
 }
 
 export function toStoredLease(lease: LeaseRow): StoredLease {
@@ -89,18 +103,18 @@ const toStoredOffer = (offer: OfferRow): StoredOffer =>
   offer.childPool ? { ...offer, childName: offer.childPool.name } : offer;
 
 function rangesOf(lease: LeaseRow): LeaseRange[] {
-  const { pool, uid, endedAt, extents, resting = [] } = lease;
+  const { pool, uid, endedAt, ranges, resting = [] } = lease;
   const isHeld = endedAt === undefined;
   const sharedAs = isHeld ? sharingKeyOf(lease) : undefined;
-  return (isHeld ? extents : resting).map(({ first, last }) => ({
+  return (isHeld ? ranges : resting).map(({ first, last }) => ({
     ...{ pool, last, coHolder: isHeld && sharedAs === undefined ? "" : uid, first, uid, isHeld },
     ...(sharedAs !== undefined && { sharedAs }),
   }));
 }
 
-const portsOf = ({ pool, uid, endedAt, extents, ports = [] }: LeaseRow): LeasePort[] =>
+const portsOf = ({ pool, uid, endedAt, ranges, ports = [] }: LeaseRow): LeasePort[] =>
   endedAt === undefined
-    ? extents.flatMap(({ last }) => ports.map((port) => ({ pool, value: last, port: portText(port), uid })))
+    ? ranges.flatMap(({ last }) => ports.map((port) => ({ pool, value: last, port: portText(port), uid })))
     : [];
 
 const namesOf = ({ uid, endedAt, names = [] }: LeaseRow): LeaseName[] =>

@@ -1,7 +1,7 @@
 import { deviceMac, tunnelName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import { diffItems, isPresent } from "../kinds";
-import { hasLinkType, hasOurKey } from "../kinds/device";
+import { hasLinkType, hasOurKey, hasOurPort } from "../kinds/device";
 import { isOurDockerNetwork } from "../kinds/docker";
 import { observedRules } from "../kinds/firewall";
 import type { Facts, LinkFact } from "../model/facts";
@@ -101,13 +101,13 @@ function isShareable(item: Item): boolean {
   }
 }
 
-/** By its MAC, which follows from network and id, or is the one of an adopted device; a WireGuard device by the host's key. */
+/** By its MAC, which follows from network and id, or is the one of an adopted device; a WireGuard device by the host's key; a bridge by a port of ours. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
   return (
     observed !== undefined &&
     hasLinkType(item.type, observed.type) &&
-    ((item.mac !== undefined && observed.mac === item.mac) || hasOurKey(item, facts))
+    ((item.mac !== undefined && observed.mac === item.mac) || hasOurKey(item, facts) || hasOurPort(item, facts))
   );
 }
 

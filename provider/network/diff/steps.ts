@@ -12,6 +12,7 @@ import {
   REST,
   type RuleOrJump,
 } from "../kinds/firewall";
+import { precedesKernel } from "../kinds/route";
 import { familyOfForwarding, formerForwarding, formerValueToSave } from "../kinds/sysctl";
 import { desiredZones, observedZones } from "../kinds/zone";
 import type { Facts, RouteFact, SshPath } from "../model/facts";
@@ -128,6 +129,7 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
       ...(otherPrefixes.length > 0 && { otherPrefixes }),
       ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
       ...positionOf(item, facts),
+      ...(gone && item.kind === "route" && precedesKernel(item, facts) && { precedesKernel: true as const }),
       ...(item.kind === "sysctl" && formerValueToSave(item.key, facts)),
       ...(item.kind === "zone" && { zones: desiredZones(item, facts) }),
     };

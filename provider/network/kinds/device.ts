@@ -55,6 +55,7 @@ export const addressKind: ItemKind<Address> = {
   compare: compareAddress,
   disappearsWith: ({ dev }) => dev,
   render({ verb, item, otherPrefixes = [] }, parts) {
+    if (verb !== "remove" && isLinkLocalAddress(item)) parts.shell.push(enableIpv6(item.dev));
     parts.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : formatAddress(item));
     for (const other of otherPrefixes) parts.ip.push(`address del ${other} dev ${item.dev}`);
   },
@@ -66,6 +67,14 @@ export const addressKind: ItemKind<Address> = {
   removeFrom: ({ addresses }, item) => void addresses.delete(addressKey(item)),
   inspectCommands: ["ip -br addr show"],
 };
+
+/** Each device may have it. */
+export const isLinkLocalAddress = (item: Item): item is Address =>
+  item.kind === "address" && item.address.startsWith("fe80:");
+
+/** Such an address is planned for networks without IPv6, too, whose hosts may have it disabled. */
+const enableIpv6 = (dev: string): string =>
+  `{ { echo 0 >/proc/sys/net/ipv6/conf/${dev}/disable_ipv6; } 2>/dev/null || :; }`;
 
 /** As in `Facts.addresses`. */
 const addressKey = ({ address, dev }: Address): string => `${address} ${dev}`;
@@ -90,8 +99,8 @@ const LINK_TYPES: Record<Link["type"], string[]> = {
 
 /**
  * Whether the device of this name is the one that we created. The name alone proves nothing, because records survive a reboot and
- * devices do not. A tunnel has our MAC, or its VNI and port, or the host's key; another device our MAC, or what its record has on it: an
- * address, or the tunnel as a port.
+ * devices do not. A tunnel has our MAC, or its VNI and port, or the host's key; another device our MAC, a port of ours, or what its
+ * record has on it: an address, or the tunnel as a port.
  */
 export function isOurLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
@@ -103,6 +112,7 @@ export function isOurLink(item: Link, facts: Facts): boolean {
     sameTunnel ||
     hasOurKey(item, facts) ||
     isMadeByDocker(item, facts) ||
+    hasOurPort(item, facts) ||
     (!item.vxlan && carriesItsRecord(item, facts))
   );
 }
@@ -116,6 +126,14 @@ export const hasOurKey = ({ name, wireguard }: Link, { links, keys }: Facts): bo
     (observed === wireguard.publicKey || observed === keys.get(wireguard.keyFile))
   );
 };
+
+/** A bridge with a port of ours: a device that is desired as its port, with our MAC. */
+export const hasOurPort = ({ name, type }: Link, { links, desiredLinks }: Facts): boolean =>
+  type === "bridge" &&
+  desiredLinks.some((port) => {
+    const observed = links.get(port.name);
+    return port.master === name && observed?.master === name && port.mac !== undefined && observed.mac === port.mac;
+  });
 
 const carriesItsRecord = ({ name }: Link, facts: Facts): boolean =>
   facts.records.some(
@@ -315,7 +333,7 @@ function invertLink({ verb, item }: StepOf<Link>, before: Facts): Step[] {
     addStep(was),
     ...ports.map(([name]): Step => ({ verb: "change", item: formerLink(name, before)! })),
     ...formerPeers(item.name, before).map(addStep),
-    ...formerAddresses(item.name, before).map(addStep),
+    ...formerAddresses(item, before).map(addStep),
     ...routes.map(toRouteItem).map(addStep),
   ];
 }
@@ -335,11 +353,12 @@ function formerLink(name: string, { links }: Facts, type?: Link["type"]): Link |
   };
 }
 
-const formerAddresses = (dev: string, { addresses }: Facts): Address[] =>
+/** The kernel adds link-local addresses itself, but not to WireGuard's devices. */
+const formerAddresses = ({ name, wireguard }: Link, { addresses }: Facts): Address[] =>
   [...addresses]
     .map((text) => text.split(" ") as [string, string])
-    .filter(([address, on]) => on === dev && !address.startsWith("fe80:")) // the kernel adds those itself
-    .map(([address]) => ({ kind: "address", dev, address }));
+    .filter(([address, on]) => on === name && (wireguard || !address.startsWith("fe80:")))
+    .map(([address]) => ({ kind: "address", dev: name, address }));
 
 /**
  * Bridges that have fewer ports than containers run on their Docker network: such a bridge was deleted, and created

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { escapeLine } from "../../errors";
-import type { Container, DockerFacts, DockerNetworkFact } from "../model/facts";
+import type { Container, DockerFacts, DockerNetworkFact, Facts } from "../model/facts";
 import { type DockerNetwork, type DockerSubnet, hasItem, type Item, oppositeStep } from "../model/items";
 import { boundedArray, boundedRecord, parseHostJson } from "../model/record";
 import { quote } from "../render/shell";
@@ -152,7 +152,7 @@ export function compareDockerNetwork(item: DockerNetwork, docker: DockerFacts | 
   const pairs: [what: string, observed: string | undefined, desired: string][] = [
     ["driver", observed.driver, "bridge"],
     ["bridge", observed.bridge, item.bridge],
-    ["MTU", observed.mtu, String(item.mtu)],
+    ["MTU", keepsMtu(item, docker) ? String(item.mtu) : observed.mtu, String(item.mtu)],
     ["masquerade", observed.masquerade, "false"],
     ["subnets", formatSubnets(observed.subnets), formatSubnets(item.subnets)],
   ];
@@ -160,6 +160,25 @@ export function compareDockerNetwork(item: DockerNetwork, docker: DockerFacts | 
     is === should ? [] : [`${what} is ${is ?? "none"}, should be ${should}`],
   );
 }
+
+/**
+ * Its MTU alone is no reason to make a network again while containers use it, which would have to be taken off it. What they send
+ * is routed: the runner answers packets that are too large with the MTU of the tunnel (path MTU discovery).
+ */
+const keepsMtu = (item: DockerNetwork, docker: DockerFacts): boolean => {
+  const observed = findDockerNetwork(item, docker);
+  return isOurDockerNetwork(item, docker) && observed!.containers.length > 0 && observed!.mtu !== String(item.mtu);
+};
+
+export const keptMtuWarnings = (items: Item[], { docker }: Pick<Facts, "docker">): string[] =>
+  items.flatMap((item) => {
+    if (item.kind !== "docker" || !docker || !keepsMtu(item, docker)) return [];
+    const { mtu, containers } = findDockerNetwork(item, docker)!;
+    const names = containers.map(({ name }) => name).sort();
+    return [
+      `Docker network ${item.name} keeps its MTU of ${mtu ?? "none"} while containers use it (${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""}); packets larger than ${item.mtu} are answered with that MTU. Once it has no container, \`pulumi up --refresh\` makes it again.`,
+    ];
+  });
 
 const formatSubnets = (subnets: Partial<DockerSubnet>[]): string =>
   subnets

@@ -29,8 +29,9 @@ export const routeKind: ItemKind<Route> = {
           ...mismatch("src", observed.src, item.src),
         ];
   },
-  render({ verb, item }, parts) {
-    parts.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${formatRoute(item)}`);
+  render({ verb, item, precedesKernel }, parts) {
+    const command = verb === "remove" ? "del" : precedesKernel ? "prepend" : "replace";
+    parts.ip.push(`route ${command} ${formatRoute(item)}`);
   },
   bootSteps: (item) => [{ verb: "add", item }],
   invert({ item }, before) {
@@ -73,6 +74,14 @@ export const policyKind: ItemKind<PolicyRule> = {
 const policyKey = ({ family, from, mark, table }: PolicyRule): string => `${family} ${from} ${mark} ${table}`;
 
 export const isOurRoute = (route: { protocol: string }): boolean => route.protocol === String(ROUTE_PROTOCOL);
+
+/** In IPv4 it would take the place of the kernel's own route to the subnet of a device, which comes back only with the address. */
+export const precedesKernel = (item: Route, { routes }: Facts): boolean =>
+  item.family === 4 &&
+  !isUnreachable(item) &&
+  routes.some(
+    (r) => r.family === 4 && r.protocol === "kernel" && r.dst === item.dst && r.table === item.table && !r.metric,
+  );
 
 /** The observed route of this item. An unreachable route and another one to the same range can exist at once, with different metrics. */
 const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>

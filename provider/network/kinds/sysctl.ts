@@ -29,7 +29,8 @@ export const sysctlKind: ItemKind<Sysctl> = {
     ];
   },
   render({ verb, item: { key, value }, keepsValue = false, formerValue }, parts) {
-    if (verb === "remove") parts.shell.push(restoreSysctl(key, keepsValue, formerValue));
+    if (verb === "remove")
+      parts.shell.push(isFiltering(key) ? setDefault(key) : restoreSysctl(key, keepsValue, formerValue));
     else {
       if (verb === "change") parts.saves.push(closeSaved(key));
       if (formerValue !== undefined) parts.saves.push(saveSysctl(key, formerValue));
@@ -44,6 +45,12 @@ export const sysctlKind: ItemKind<Sysctl> = {
   removeFrom() {}, // its value after a restore is not in the facts
   inspectCommands: [`sysctl ${Object.values(FORWARDING).join(" ")}`],
 };
+
+/** Set on devices of ours alone, so the former value is the one that new devices get. */
+const isFiltering = (key: string): boolean => key.endsWith(".rp_filter");
+
+const setDefault = (key: string): string =>
+  `{ [ ! -e ${sysctlPath(key)} ] || cat ${sysctlPath("net.ipv4.conf.default.rp_filter")} >${sysctlPath(key)}; }`;
 
 /** Values of a device's setting are saved, too, but not read. */
 const compareSaved = (key: string, facts: Facts): string[] => {

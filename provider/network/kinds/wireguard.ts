@@ -1,6 +1,6 @@
 import type { Facts, PeerFact, WireguardFact } from "../model/facts";
 import { type Endpoint, type Key, type Link, mismatch, type WireguardPeer } from "../model/items";
-import { keyPath, RECORD_DIR } from "../model/record";
+import { KEY_FILES, RECORD_DIR } from "../model/record";
 import { quote } from "../render/shell";
 import type { ItemKind, StepOf } from "./kind";
 
@@ -32,7 +32,7 @@ export const keyKind: ItemKind<Key> = {
   bootSteps: () => [], // it is on disk
   invert: undefined, // a key that is gone cannot be made again
   removeFrom: ({ keys }, { path }) => void keys.delete(path),
-  inspectCommands: [`ls ${keyPath("*")}`],
+  inspectCommands: [`ls ${KEY_FILES}`],
 };
 
 /**
@@ -54,11 +54,13 @@ export function renderMakeKey(path: string): string {
 /** Prints its public key; nothing if there is no key. */
 export const renderPublicKey = (path: string): string => `{ [ ! -s ${path} ] || wg pubkey <${path}; }`;
 
+export const NO_ANSWER = "no handshake for 180 s, and no answer";
+
 export const peerKind: ItemKind<WireguardPeer> = {
   isUnique: true,
   toRecord: (item) => item,
   resets: {},
-  readFrom: { before: ["wg"], after: ["wg"] },
+  readFrom: { before: ["wg", "silent"], after: ["wg"] },
   readBack: ({ dev }) => ({ devices: [dev] }),
   disappearsWith: ({ dev }) => dev,
   compare(item, facts) {
@@ -68,12 +70,15 @@ export const peerKind: ItemKind<WireguardPeer> = {
       ...mismatch("allowed IPs", observed.allowedIps.join(","), [...item.allowedIps].sort().join(",")),
       ...mismatch("keepalive", observed.keepalive, item.keepalive),
       ...compareEndpoint(item, observed, facts),
+      ...(observed.isSilent ? [NO_ANSWER] : []),
     ];
   },
   render({ verb, item }, parts) {
     const { dev, publicKey, endpoint, keepalive, allowedIps } = item;
     const settings = `endpoint ${quote(formatEndpoint(endpoint))} persistent-keepalive ${keepalive} allowed-ips ${allowedIps.join(",")}`;
-    parts.shell.push(`wg set ${dev} peer ${publicKey} ${verb === "remove" ? "remove" : settings}`);
+    // There is no moment at which a route to the device leads to no peer.
+    if (verb === "remove") parts.late.push(`wg set ${dev} peer ${publicKey} remove`);
+    else parts.shell.push(`wg set ${dev} peer ${publicKey} ${settings}`);
   },
   bootSteps: (item) => [{ verb: "add", item }],
   invert({ item }, before) {
@@ -129,6 +134,21 @@ export const compareWireguard = (observed: WireguardFact | undefined, item: Link
         ...mismatch("port", observed?.port, item.wireguard.port),
       ]
     : [];
+
+/** We never switch it on, nor off: it is a choice of the host's administrator. */
+export const threadedWarnings = ({ links, records }: Facts): string[] =>
+  [
+    ...new Set(
+      records.flatMap(({ items }) =>
+        items.flatMap((item) => (item.kind === "link" && item.wireguard ? item.name : [])),
+      ),
+    ),
+  ]
+    .filter((name) => links.get(name)?.wireguard?.isThreaded)
+    .map(
+      (name) =>
+        `threaded NAPI is on for ${name}. In kernels without the fix of CVE-2026-52945 the decryption of a peer can stall for good. Switch it off: \`echo 0 >/sys/class/net/${name}/threaded\`.`,
+    );
 
 /** Without the kernel's module a process carries the device. systemd starts it again, and then all that is behind the device. */
 const userspace = (name: string): string =>

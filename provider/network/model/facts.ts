@@ -1,5 +1,5 @@
 import type { Family } from "../../addressing/ip";
-import type { DockerSubnet, HostRecord, Route, Vxlan } from "./items";
+import type { DockerSubnet, HostRecord, Link, Route, Vxlan } from "./items";
 
 /** The observed state of a host, as far as it concerns us. */
 export interface Facts {
@@ -48,6 +48,8 @@ export interface Facts {
   invalidRecords: InvalidRecord[];
   /** Where the records of owners should be that the pool says have items here, and whose records are lost. Asked for only if there are rules of unknown origin. */
   lostRecords: string[];
+  /** The devices that are desired here. A bridge with another MAC is known by its port where its record is lost, too. */
+  desiredLinks: Link[];
   /** Files and folders of ours, by path, that another user than root owns or can write. */
   openFiles: Map<string, FileAccess>;
 }
@@ -84,6 +86,8 @@ export interface WireguardFact {
   port: number;
   /** By their public keys. */
   peers: Map<string, PeerFact>;
+  /** A device of the kernel with threaded NAPI. */
+  isThreaded?: true;
 }
 
 export interface PeerFact {
@@ -93,6 +97,8 @@ export interface PeerFact {
   endpoint?: string;
   /** 0: off. */
   keepalive: number;
+  /** It is kept alive, but there was no handshake for a while, and it does not answer. Read only before a change. */
+  isSilent?: true;
 }
 
 /** An entry of a tunnel's forwarding database: where it sends frames to a MAC. */
@@ -237,6 +243,8 @@ export type FactsPart =
   | "fdb"
   /** Devices of WireGuard with their peers; never private keys. */
   | "wg"
+  /** Before a change: peers that do not answer. */
+  | "silent"
   /** Public keys of key files. */
   | "keys"
   /** Addresses for which the host answers on a device. */

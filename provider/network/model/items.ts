@@ -302,6 +302,8 @@ export interface Step {
   position?: number;
   /** The tunnel's peer before this change, if it had another address. */
   formerPeer?: Vxlan;
+  /** The kernel has a route to the same range, of a device of ours: this one is put before it, and not in its place. */
+  precedesKernel?: true;
   /** What is wrong with a device beside its attributes. */
   faults?: LinkFaults;
   /** The zones of firewalld that it changes. */

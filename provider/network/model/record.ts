@@ -35,8 +35,12 @@ export function parseOwnerPath(path: string): OwnerKey | undefined {
   return network && uid ? { network, uid } : undefined;
 }
 
-/** The private key of a host for a network's tunnels. */
-export const keyPath = (network: string): string => `${RECORD_DIR}/${network}/tunnel.key`;
+/** The private key of a host for a network's tunnels. A rotation has two: see `slotOf` in plan/tunnels/wireguard.ts. */
+export const keyPath = (network: string, slot = 0): string =>
+  `${RECORD_DIR}/${network}/tunnel${slot === 0 ? "" : `-${slot}`}.key`;
+
+/** All of them, as a pattern of a shell. */
+export const KEY_FILES = `${RECORD_DIR}/*/tunnel*.key`;
 
 /** The scripts for boot: their path alone shows that they are ours. */
 export const isBootFile = (path: string): boolean => path === BOOT_SCRIPT || parseOwnerPath(path) !== undefined;
@@ -156,7 +160,7 @@ export const publicKey = textLike(/^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$/);
 const keyFile = z
   .string()
   .refine(
-    (path) => path === keyPath(/^\/var\/lib\/overlay\/([A-Za-z0-9._:-]+)\/tunnel\.key$/.exec(path)?.[1] ?? ""),
+    (path) => /^\/var\/lib\/overlay\/[A-Za-z0-9._:-]+\/tunnel(-1)?\.key$/.test(path) && !path.includes("/../"),
     "is not the file of a key",
   );
 const family = z.union([z.literal(4), z.literal(6)]);

@@ -1,9 +1,9 @@
 import { deviceMac, dockerRange, type Layout, runnerLayout } from "../../addressing/layout";
 import { NAT, planChainRules } from "../kinds/firewall";
 import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link } from "../model/items";
-import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice } from "./isolation";
-import { type TunnelName, tunnelOf } from "./tunnels";
-import { unreachableRoute } from "./tunnels/unreachable";
+import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice, unreachableRoute } from "./isolation";
+import { MESHES, type TunnelName, tunnelOf } from "./tunnels";
+import type { MeshPeer } from "./tunnels/tunnel";
 
 /**
  * Hub topology: a tunnel from the hub to each runner (see tunnels/):
@@ -20,7 +20,11 @@ export interface Network extends Isolation {
   vniBase: number;
   vxlanPort: number;
   wireguardPort: number;
+  /** Which of the two WireGuard devices, with which key: see tunnels/wireguard.ts. */
+  keyGeneration?: number;
   mtu: number | "auto";
+  /** That of devices which the hub has for all runners; absent: `mtu`, which a runner can override. */
+  hubMtu?: number | "auto";
   masquerade: boolean;
   bridgeName: string;
   hubInterface: string;
@@ -61,12 +65,14 @@ export function planHub(network: Network, hub?: Underlay): Item[] {
 export const planTunnel = (network: Network, runnerId: number, hub: Underlay, runner: Underlay): Item[] =>
   uniqueByKey(tunnelOf(network).planHubEnd(network, runnerId, hub, runner));
 
+/** `peers`: the other runners of a mesh; absent: all packets pass the hub. */
 export function planRunner(
   network: Network,
   runnerId: number,
   runnerDevice: string,
   hub: Underlay,
   runner: Underlay,
+  peers?: MeshPeer[],
 ): Item[] {
   const mtu = effectiveMtu(network, hub, runner);
   const bridge = network.bridgeName;
@@ -88,12 +94,13 @@ export function planRunner(
       ];
     }),
     ...tunnel.planRunnerRoutes(network, runnerId, runnerDevice),
+    ...((peers && MESHES[network.tunnel]?.(network, runnerId, hub, runner, peers)) ?? []),
     ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
   ]);
 }
 
 /** Items that several parts of a plan need are listed once. */
-const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];
+export const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];
 
 const forwardingSysctl = ({ family }: Layout): Item => ({ kind: "sysctl", key: FORWARDING[family], value: "1" });
 

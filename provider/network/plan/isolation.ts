@@ -11,7 +11,7 @@ import {
   PRE,
   planChainRules,
 } from "../kinds/firewall";
-import type { Item, Link, ZoneEntry } from "../model/items";
+import type { Item, Link, Route, ZoneEntry } from "../model/items";
 
 /**
  * Which packets pass on hub and runners. Rules match the incoming device of a packet, never its source address alone, which
@@ -182,3 +182,13 @@ function zoneAccessRules(access: HostAccess): string[] {
 export const planZoneDevice = ({ name }: Pick<Link, "name">, hasDocker = false): ZoneEntry[] => [
   { kind: "zone", interface: name, ...(hasDocker && { hasDocker: true as const }) },
 ];
+
+const UNREACHABLE_METRIC = 4096;
+
+/** Packets of the overlay's range that no other route takes are rejected, and do not leave by a default route. */
+export const unreachableRoute = ({ family, cidr }: Layout): Route => ({
+  kind: "route",
+  family,
+  dst: cidr,
+  metric: UNREACHABLE_METRIC,
+});

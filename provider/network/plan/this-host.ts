@@ -2,7 +2,7 @@ import { type Family, familyOfIp, tryParseIp } from "../../addressing/ip";
 import { isOwnRecord, isTunnelOfNetwork, unlistedOwners, withAdoptedMacs } from "../diff/ownership";
 import { findTunnelRules } from "../diff/shared-items";
 import { appliesToHost, withResets } from "../kinds";
-import { devicesWithAddress, formerPeer, underlayAddresses } from "../kinds/device";
+import { devicesWithAddress, formerPeer, isLinkLocalAddress, underlayAddresses } from "../kinds/device";
 import {
   acceptPeerRule,
   dropVxlanRule,
@@ -98,7 +98,10 @@ export function withAcceptRa(items: Item[], facts: Facts): Item[] {
  * this owner has on the host; `network`: the network that it is part of.
  */
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
-  const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !needsIp6tables(item));
+  const items =
+    facts.ip6tables || needsIpv6(planned)
+      ? planned
+      : planned.filter((item) => !needsIp6tables(item) && !isLinkLocalAddress(item));
   const unknown = portsOfUnknownPeers(items, facts);
   const added = [
     ...acceptFormerPeers(items, facts, recorded),
@@ -141,7 +144,7 @@ export function localWarnings(items: Item[], facts: Facts): string[] {
 
 const needsIp6tables = (item: Item): boolean => isFirewallItem(item) && item.family === 6;
 const needsIpv6 = (items: Item[]): boolean =>
-  items.some((item) => item.kind === "address" && item.address.includes(":")) ||
+  items.some((item) => item.kind === "address" && item.address.includes(":") && !isLinkLocalAddress(item)) ||
   underlayAddresses(items).some((local) => local.includes(":"));
 
 const isLinkItem = (item: Item): item is Link => item.kind === "link";

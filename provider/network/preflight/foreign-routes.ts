@@ -1,4 +1,4 @@
-import { type Extent, type Family, familyExtent, overlaps, parseRange, subnetOf } from "../../addressing/ip";
+import { type Family, familyRange, overlaps, parseRange, subnetOf, type ValueRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { findLostTunnels, isAdoptableRoute } from "../diff/ownership";
 import { isOurRoute } from "../kinds/route";
@@ -25,13 +25,13 @@ export function findForeignRoutes(
 ): ForeignRoute[] {
   const own = ownRouting(desired, facts);
   return desired.items.filter(isOverlayRoute).flatMap((item) => {
-    const extent = parseRange(item.dst);
-    if (!extent) return [];
-    const main = facts.routes.filter((route) => takesOverlayPackets(route, item, extent, desired, own));
-    const early = tablesBeforeMain(item, extent, own, facts);
-    const others = facts.otherTableRoutes.filter((route) => early.has(route.tableName) && routeOverlaps(route, extent));
-    const found = [...main, ...others.filter((route) => !isRoutedIntoOverlay(route, extent, own, facts))];
-    const rules = rulesBeforeMain(item, extent, own, facts).filter(({ action }) => action !== undefined);
+    const range = parseRange(item.dst);
+    if (!range) return [];
+    const main = facts.routes.filter((route) => takesOverlayPackets(route, item, range, desired, own));
+    const early = tablesBeforeMain(item, range, own, facts);
+    const others = facts.otherTableRoutes.filter((route) => early.has(route.tableName) && routeOverlaps(route, range));
+    const found = [...main, ...others.filter((route) => !isRoutedIntoOverlay(route, range, own, facts))];
+    const rules = rulesBeforeMain(item, range, own, facts).filter(({ action }) => action !== undefined);
     return [
       ...found.map((route) => describeRoute(route, item.dst)),
       ...rules.map((rule) => describeRule(rule, item.dst)),
@@ -59,7 +59,7 @@ export const isOverlayRoute = (item: Item): item is Route => item.kind === "rout
 
 /** Our devices on this host, their subnets, and destinations with the metric of our route there. */
 interface OwnRouting {
-  devices: Map<string, Extent[]>;
+  devices: Map<string, ValueRange[]>;
   metrics: Map<string, number>;
 }
 
@@ -77,7 +77,7 @@ function ownRouting(
   const all = [...items, ...facts.records.flatMap((record) => record.items)];
   const names = all.flatMap((item) => (item.kind === "link" ? [item.name] : []));
   const lost = record ? findLostTunnels(record.network, names, facts) : [];
-  const devices = new Map([...names, ...lost].map((name) => [name, [] as Extent[]]));
+  const devices = new Map([...names, ...lost].map((name) => [name, [] as ValueRange[]]));
   const metrics = new Map<string, number>();
   for (const item of all) {
     if (isOverlayRoute(item)) metrics.set(item.dst, Math.min(metrics.get(item.dst) ?? Infinity, effectiveMetric(item)));
@@ -89,22 +89,23 @@ function ownRouting(
   return { devices, metrics };
 }
 
-const isWithin = (inner: Extent, outer: Extent): boolean => outer.first <= inner.first && inner.last <= outer.last;
+const isWithin = (inner: ValueRange, outer: ValueRange): boolean =>
+  outer.first <= inner.first && inner.last <= outer.last;
 
-const routeExtent = ({ dst, family }: Pick<RouteFact, "dst" | "family">): Extent | undefined =>
-  dst === "default" ? familyExtent(family) : parseRange(dst);
+const routeRange = ({ dst, family }: Pick<RouteFact, "dst" | "family">): ValueRange | undefined =>
+  dst === "default" ? familyRange(family) : parseRange(dst);
 
 /** Ours takes precedence over wider routes, and over those to the same destination with a higher metric. */
 function takesOverlayPackets(
   route: RouteFact,
   item: Route,
-  extent: Extent,
+  range: ValueRange,
   desired: Pick<DesiredState, "adopt">,
   own: OwnRouting,
 ): boolean {
-  const to = routeExtent(route);
+  const to = routeRange(route);
   if (isOurRoute(route) || route.table !== undefined || route.family !== item.family) return false;
-  if (!to || !isWithin(to, extent) || isOfOwnDevice(route, to, own)) return false;
+  if (!to || !isWithin(to, range) || isOfOwnDevice(route, to, own)) return false;
   if (desired.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be adopted
   if (desired.adopt && route.dst === item.dst && isAdoptableRoute(item, route)) return false;
   const ours = own.metrics.get(route.dst);
@@ -112,7 +113,7 @@ function takesOverlayPackets(
 }
 
 /** The kernel's own routes of our devices, and routes to workloads in the subnet of the device that they are behind. */
-function isOfOwnDevice({ dev, protocol }: RouteFact, to: Extent, { devices }: OwnRouting): boolean {
+function isOfOwnDevice({ dev, protocol }: RouteFact, to: ValueRange, { devices }: OwnRouting): boolean {
   const subnets = dev === undefined ? undefined : devices.get(dev);
   return subnets !== undefined && (protocol === "kernel" || subnets.some((subnet) => isWithin(to, subnet)));
 }
@@ -127,14 +128,14 @@ const tablesBeforeMain = (...given: Parameters<typeof rulesBeforeMain>): Set<str
 /** Routing rules of others that decide about packets of this range before the main table. */
 function rulesBeforeMain(
   { family, dst }: Route,
-  extent: Extent,
+  range: ValueRange,
   own: OwnRouting,
   { routingRules }: Facts,
 ): RoutingRuleFact[] {
   const concerns = (rule: RoutingRuleFact): boolean =>
     rule.family === family &&
     !rule.isSelective &&
-    [rule.from, rule.to].every((range) => range === "all" || rangeOverlaps(range, extent)) &&
+    [rule.from, rule.to].every((text) => text === "all" || rangeOverlaps(text, range)) &&
     (rule.iif === undefined || own.devices.has(rule.iif));
   const prefix = Number(dst.split("/")[1]);
   const isMain = (rule: RoutingRuleFact): boolean =>
@@ -149,29 +150,29 @@ function rulesBeforeMain(
   return routingRules.filter((rule) => rule.priority < main && concerns(rule));
 }
 
-const rangeOverlaps = (range: string, extent: Extent): boolean => {
-  const other = parseRange(range);
-  return other !== undefined && overlaps(other, extent);
+const rangeOverlaps = (text: string, range: ValueRange): boolean => {
+  const other = parseRange(text);
+  return other !== undefined && overlaps(other, range);
 };
 
-const routeOverlaps = (route: RouteFact, extent: Extent): boolean => {
-  const to = routeExtent(route);
-  return to !== undefined && overlaps(to, extent);
+const routeOverlaps = (route: RouteFact, range: ValueRange): boolean => {
+  const to = routeRange(route);
+  return to !== undefined && overlaps(to, range);
 };
 
 /** Whether it is over a device of ours, or a narrower route in the same table that covers the whole range is. */
 function isRoutedIntoOverlay(
   route: OtherTableRoute,
-  extent: Extent,
+  range: ValueRange,
   own: OwnRouting,
   { otherTableRoutes }: Facts,
 ): boolean {
   const isOverOurs = ({ dev }: RouteFact): boolean => dev !== undefined && own.devices.has(dev);
   if (isOverOurs(route)) return true;
-  const to = routeExtent(route)!;
+  const to = routeRange(route)!;
   return otherTableRoutes.some((other) => {
-    const range = other.tableName === route.tableName && isOverOurs(other) ? routeExtent(other) : undefined;
-    return range !== undefined && isWithin(extent, range) && isWithin(range, to) && other.dst !== route.dst;
+    const inner = other.tableName === route.tableName && isOverOurs(other) ? routeRange(other) : undefined;
+    return inner !== undefined && isWithin(range, inner) && isWithin(inner, to) && other.dst !== route.dst;
   });
 }
 

@@ -1,4 +1,4 @@
-import { type Extent, overlaps, parseRange } from "../../addressing/ip";
+import { overlaps, parseRange, type ValueRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import {
   findOtherRules,
@@ -161,7 +161,7 @@ function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
   refuseSmallMtu(desired.items);
   refuseLargeMtu(desired.items, facts);
   const ranges = desired.items.flatMap((item) =>
-    isOverlayRoute(item) ? [{ text: item.dst, extent: parseRange(item.dst)! }] : [],
+    isOverlayRoute(item) ? [{ text: item.dst, range: parseRange(item.dst)! }] : [],
   );
   for (const range of ranges) {
     refuseUnderlayInRange(range, desired.items, facts);
@@ -172,7 +172,7 @@ function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
 
 interface OverlayRange {
   text: string;
-  extent: Extent;
+  range: ValueRange;
 }
 
 function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts): void {
@@ -251,7 +251,7 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
   ];
   for (const [what, address] of ends) {
     const place = address ? parseRange(address) : undefined;
-    if (!place || !overlaps(place, range.extent)) continue;
+    if (!place || !overlaps(place, range.range)) continue;
     throw new OverlayError(
       "ROUTE_OVERLAP",
       `${address}, ${what}, is in the overlay's range ${range.text}: it would no longer be reachable. Nothing was changed.`,
@@ -261,13 +261,13 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
 }
 
 /** Docker networks with the desired name are checked by `refuseDocker`. */
-function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
+function refuseDockerNetworks({ text, range }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
   const ours = [desired, ...records].flatMap(({ items }) =>
     items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
   );
   for (const { name, bridge, subnets } of docker?.networks ?? []) {
     const subnet = subnets.find(
-      (each) => each.subnet && parseRange(each.subnet) && overlaps(parseRange(each.subnet)!, extent),
+      (each) => each.subnet && parseRange(each.subnet) && overlaps(parseRange(each.subnet)!, range),
     );
     if (!subnet || ours.includes(name)) continue;
     throw new OverlayError(

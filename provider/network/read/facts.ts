@@ -33,7 +33,14 @@ import {
   readOurRouting,
   readRouting,
 } from "./ip";
-import { readPublicKeys, readWireguard, WIREGUARD_SCRIPT, wireguardRequirement } from "./wireguard";
+import {
+  readPublicKeys,
+  readSilentPeers,
+  readWireguard,
+  SILENT_PEERS_SCRIPT,
+  WIREGUARD_SCRIPT,
+  wireguardRequirement,
+} from "./wireguard";
 
 /** The scripts that read a host, and the parsers of their output. */
 
@@ -92,6 +99,7 @@ const factsScript = (files: string, others: string): string =>
     RULES6,
     others,
     ...commonParts(files),
+    SILENT_PEERS_SCRIPT,
     ALL_RECORDS,
   ].join("\n");
 
@@ -179,6 +187,7 @@ export function parseFacts(text: string): Facts {
     records: [],
     invalidRecords: [],
     lostRecords: [],
+    desiredLinks: [],
     openFiles: new Map(),
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -190,11 +199,15 @@ export function parseFacts(text: string): Facts {
   return facts;
 }
 
-/** A device of ours that was renamed keeps its MAC or key. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
+/** A device of ours that was renamed keeps its MAC, or its key and port. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
 function undoRename({ name, mac, type, wireguard }: Link, facts: Facts): void {
   if (facts.links.has(name)) return;
   const isSame = (link: LinkFact): boolean =>
-    mac === undefined ? wireguard !== undefined && link.wireguard?.publicKey === wireguard.publicKey : link.mac === mac;
+    mac === undefined
+      ? wireguard !== undefined &&
+        link.wireguard?.publicKey === wireguard.publicKey &&
+        link.wireguard?.port === wireguard.port
+      : link.mac === mac;
   const [found] = [...facts.links].filter(([, link]) => isSame(link) && hasLinkType(type, link.type));
   if (!found) return;
   const [present, link] = found;
@@ -223,6 +236,7 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   },
   fdb: readFdb,
   wg: readWireguard,
+  silent: readSilentPeers,
   keys: readPublicKeys,
   proxies: (facts, body) => {
     for (const [, ip, dev] of body.matchAll(/^([0-9a-f.:]+) dev (\S+) proxy/gm)) facts.proxies.add(`${ip} ${dev}`);

@@ -1,5 +1,5 @@
 import type { Facts, PeerFact, WireguardFact } from "../model/facts";
-import { keyPath, publicKey } from "../model/record";
+import { KEY_FILES, publicKey } from "../model/record";
 
 /**
  * What `wg` prints about a host. It prints private keys with `dump` and `showconf` alone, which are not used. A device whose process does not
@@ -9,11 +9,35 @@ const FIELDS = ["public-key", "listen-port", "allowed-ips", "endpoints", "persis
 
 export const WIREGUARD_SCRIPT = [
   "if command -v wg >/dev/null; then echo '@@ wg'",
-  `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; done`,
-  `echo '@@ keys'; for f in ${keyPath("*")}; do [ ! -f "$f" ] || echo "$f $(wg pubkey <"$f" 2>/dev/null)"; done`,
+  `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; echo "= $d threaded"; cat "/sys/class/net/$d/threaded" 2>/dev/null; done`,
+  `echo '@@ keys'; for f in ${KEY_FILES}; do [ ! -f "$f" ] || echo "$f $(wg pubkey <"$f" 2>/dev/null)"; done`,
   "echo '@@ proxies'; ip neigh show proxy",
   "fi",
 ].join("\n");
+
+/** Seconds. With data there is a handshake every 120 s, and after 180 s the keys of the last one are not used any more. */
+const SILENT_AFTER = 180;
+
+/**
+ * Peers without a handshake for that time, though they are kept alive, that do not answer at their probe address: `DEVICE PUBLIC-KEY`. All are
+ * asked at once, each for two seconds. `ping` ends with 1 if there is no answer, with more if it cannot ask.
+ */
+export const SILENT_PEERS_SCRIPT = [
+  "if command -v wg >/dev/null && command -v ping >/dev/null; then echo '@@ silent'; for d in $(wg show interfaces 2>/dev/null); do",
+  `{ wg show $d latest-handshakes; echo; wg show $d persistent-keepalive; echo; wg show $d allowed-ips; } 2>/dev/null | awk -v d=$d -v now=$(date +%s) '
+  NF == 0 { part++; next }
+  part == 0 { old[$1] = now - $2 > ${SILENT_AFTER} }
+  part == 1 { kept[$1] = $2 != "off" }
+  part == 2 && old[$1] && kept[$1] { for (i = 2; i <= NF; i++) if ($i ~ "^fe80:[0-9a-f:]*/128$") print d, $1, substr($i, 1, length($i) - 4) }'`,
+  'done | { while read -r d key ip; do { ping -c 2 -W 1 "$ip%$d" >/dev/null 2>&1; [ $? != 1 ] || echo "$d $key"; } & done; wait; }; fi',
+].join("\n");
+
+export function readSilentPeers({ links }: Facts, body: string): void {
+  for (const [, device, key] of body.matchAll(/^(\S+) (\S+)$/gm)) {
+    const peer = links.get(device!)?.wireguard?.peers.get(key!);
+    if (peer) peer.isSilent = true;
+  }
+}
 
 /** Prints `wireguard` unless a device of it can be made here. */
 export const wireguardRequirement =
@@ -34,7 +58,9 @@ function readLine(facts: Facts, device: string, field: string, [first = "", seco
   if (!link) return;
   link.wireguard ??= { publicKey: "", port: 0, peers: new Map() };
   if (field === "public-key") link.wireguard.publicKey = publicKey.safeParse(first).data ?? "(none)";
-  else if (field === "listen-port") link.wireguard.port = Number(first);
+  else if (field === "threaded") {
+    if (link.type === "wireguard" && /^[1-9]/.test(first)) link.wireguard.isThreaded = true;
+  } else if (field === "listen-port") link.wireguard.port = Number(first);
   else if (publicKey.safeParse(first).success) readPeer(peerOf(link.wireguard, first), field, second);
 }
 
@@ -56,6 +82,6 @@ function readPeer(peer: PeerFact, field: string, text: string): void {
 
 /** `FILE PUBLIC-KEY`, without the latter if the file is no key. */
 export function readPublicKeys(facts: Facts, body: string): void {
-  for (const [, path, key = ""] of body.matchAll(/^(\/var\/lib\/overlay\/[^/ ]+\/tunnel\.key) ?(\S*)$/gm))
+  for (const [, path, key = ""] of body.matchAll(/^(\/var\/lib\/overlay\/[^/ ]+\/tunnel(?:-1)?\.key) ?(\S*)$/gm))
     facts.keys.set(path!, publicKey.safeParse(key).data ?? "");
 }

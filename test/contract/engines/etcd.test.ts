@@ -3,7 +3,7 @@ import { type EtcdOptions, openEtcd } from "../../../provider/ipam/store/etcd/en
 import { Keys } from "../../../provider/ipam/store/etcd/keys";
 import { EtcdKv, put } from "../../../provider/ipam/store/etcd/kv";
 import { parseEtcdUrl } from "../../../provider/ipam/store/etcd/url";
-import type { Engine, Query, Rows, Transaction } from "../../../provider/ipam/store/store";
+import type { Engine, Query, Transaction } from "../../../provider/ipam/store/store";
 import { engineContract, remember } from "../engine";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../servers/etcd";
 
@@ -27,54 +27,19 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     await runSql(kv, keys, text(""));
   };
   const open = async (url: string, options: EtcdOptions = {}) =>
-    remember(asInContract(await openEtcd(url, options), url), url);
+    remember(asInContract(await openEtcd(url, options)), url);
 
   engineContract({ newUrl, open, sql, hasConnections: true, guardsConflict: true });
 });
 
-/** The ids of all events that were ever seen in a store. */
-const seen = new Map<string, number[]>();
-
-/**
- * The contract counts events from 1; those of etcd have ids that grow, with gaps. And it wants locks that are held from the begin of a transaction
- * on: that of the engine is.
- */
-function asInContract(engine: Engine, url: string): Engine {
-  const ids = seen.get(url) ?? [];
-  seen.set(url, ids);
-  const add = (more: number[]) => {
-    const all = new Set([...ids, ...more]);
-    ids.splice(0);
-    for (const id of [...all].sort((a, b) => a - b)) ids.push(id);
-  };
-  const learn = async () => {
-    const tx = await engine.begin([{ of: "events", after: 0, limit: 1_000_000 }]);
-    add((tx.rows.events ?? []).map(({ id }) => id));
-  };
-  const rank = (id: number) => ids.indexOf(id) + 1;
-  const idAt = (query: Query): Query =>
-    query.of === "events" ? { ...query, after: ids[query.after - 1] ?? 0 } : query;
-  const ranked = ({ events, ...rows }: Rows): Rows => ({
-    ...rows,
-    ...(events && { events: events.map((event) => ({ ...event, id: rank(event.id) })) }),
-  });
+/** The contract wants locks that are held from the begin of a transaction on: that of the engine is. */
+function asInContract(engine: Engine): Engine {
   const begin = async (queries: Query[], locks?: string[]): Promise<Transaction> => {
-    const asksEvents = queries.some(({ of }) => of === "events");
-    if (asksEvents) await learn();
     const unlock = locks?.length ? await engine.lock!() : async () => {};
-    const tx = await engine.begin(queries.map(idAt), locks);
-    if (tx.head.lastEvent > 0 && rank(tx.head.lastEvent) === 0) await learn();
+    const tx = await engine.begin(queries, locks);
     return {
-      now: tx.now,
-      head: { ...tx.head, lastEvent: rank(tx.head.lastEvent) },
-      rows: ranked(tx.rows),
-      load: async (more) => ranked(await tx.load(more.map(idAt))),
-      commit: async (changes) => {
-        const commit = await Promise.resolve(tx.commit(changes)).finally(unlock);
-        if (commit.events.length > 0) await learn();
-        return { ...commit, events: ranked({ events: commit.events }).events! };
-      },
-      rollBack: unlock,
+      ...{ now: tx.now, head: tx.head, rows: tx.rows, load: (more) => tx.load(more), rollBack: unlock },
+      commit: (changes) => Promise.resolve(tx.commit(changes)).finally(unlock),
     };
   };
   return { readOnly: engine.readOnly, place: engine.place, begin, close: () => engine.close() };
@@ -83,22 +48,16 @@ function asInContract(engine: Engine, url: string): Engine {
 /** The statements of the contract: damage of one column, and many old events and epochs. */
 async function runSql(kv: EtcdKv, keys: Keys, text: string): Promise<void> {
   const [, table = "", column = "", value = ""] = /^UPDATE (\w+) SET (\w+) = (.*)$/s.exec(text) ?? [];
-  if (table === "store" && column === "last_event") return;
-  if (table) return damage(kv, keys, table, column, literal(value));
+  if (table) return update(kv, keys, table, column, literal(value));
   const [, what, count] = /INSERT INTO (event|epoch) [\s\S]*FROM n WHERE i < (\d+)/.exec(text)!;
   const past = Number(/i <= 40 THEN (\d+)/.exec(text)?.[1]);
   const present = Number(/ELSE (\d+)/.exec(text)?.[1]);
-  const event = (at: number) =>
-    JSON.stringify([{ at, what: "claimed", pool: "p", owner: "o", uid: "u", lease_id: "u.1", extents: "[]" }]);
+  const event = { what: "claimed", pool: "p", owner: "o", uid: "u", lease_id: "u.1", ranges: "[]" };
   const puts = Array.from({ length: Number(count) }, (_, i) => {
-    const at = i < 40 ? past : present;
-    return what === "event"
-      ? put(keys.at("event", 0, at, 1, `x${i}`, 0), event(at))
-      : put(keys.at("epoch", i + 1), JSON.stringify({ first: i + 1, tag: "e" }));
+    const row = what === "event" ? { ...event, id: i + 1, at: i < 40 ? past : present } : { first: i + 1, tag: "e" };
+    return put(keys.at(what!, i + 1), JSON.stringify(row));
   });
-  // One at a time, because ids follow from revisions.
-  const size = what === "event" ? 1 : 100;
-  for (let i = 0; i < puts.length; i += size) await kv.txn([], puts.slice(i, i + size));
+  for (let i = 0; i < puts.length; i += 1000) await kv.txn([], puts.slice(i, i + 1000));
 }
 
 const literal = (text: string): unknown =>
@@ -109,14 +68,8 @@ const literal = (text: string): unknown =>
         .map((part) => part.slice(1, -1))
         .join("");
 
-async function damage(kv: EtcdKv, keys: Keys, table: string, column: string, value: unknown): Promise<void> {
-  const change = (text: string): string => {
-    const start = text.search(/[{[]/);
-    const parsed = JSON.parse(text.slice(start));
-    for (const row of Array.isArray(parsed) ? parsed : [parsed]) row[column === "epoch" ? "tag" : column] = value;
-    return text.slice(0, start) + JSON.stringify(parsed);
-  };
-  const ranges = table === "store" ? [{ key: keys.epoch }] : [table, "owner", "in"].map((tree) => keys.below(tree));
-  for (const range of table === "lease" || table === "offer" ? ranges : ranges.slice(0, 1))
-    for (const { key, value: text } of (await kv.read([range])).found[0]!) await kv.txn([], [put(key, change(text))]);
+async function update(kv: EtcdKv, keys: Keys, table: string, column: string, value: unknown): Promise<void> {
+  const range = table === "store" ? { key: keys.store } : { key: keys.at(`${table}.`), end: keys.at(`${table}0`) };
+  for (const { key, value: text } of (await kv.read([range])).found[0]!)
+    if (text.startsWith("{")) await kv.txn([], [put(key, JSON.stringify({ ...JSON.parse(text), [column]: value }))]);
 }

@@ -1,10 +1,10 @@
 import { writeSync } from "node:fs";
-import { by, createPool, extents, firstOf, openPool } from "../fixture";
+import { by, createPool, firstOf, openPool, ranges } from "../fixture";
 
 /** A worker process: `claim-worker.ts URL NAME COUNT WIDTH`. Claims so many values, so many at once, releases each fifth, and prints both. */
 async function main([url, name, count, width]: string[]): Promise<void> {
   const pool = await openPool(url!, { offerTtl: 3600, quarantine: 300 });
-  await createPool(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/16") });
   let next = 0;
   const claimOn = async () => {
     while (next < Number(count)) {

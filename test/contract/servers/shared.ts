@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterEach, describe, expect, test } from "vitest";
 import { isCommitted } from "../../../provider/ipam/types";
-import { by, createPool, extents, firstOf, openPool, type Pool } from "../fixture";
+import { by, createPool, firstOf, openPool, type Pool, ranges } from "../fixture";
 import { raceContract } from "../races";
 
 const TERMS = { offerTtl: 3600, quarantine: 300 };
@@ -55,7 +55,7 @@ export function crashContract(what: string, urlOf: () => string, fail: () => Pro
 
   test(`${what}: all acknowledged claims survive, and no value is given twice`, async () => {
     const pools = await Promise.all([1, 2, 3].map(() => open(urlOf())));
-    await createPool(pools[0]!, { extents: extents("10.0.0.0/16") });
+    await createPool(pools[0]!, { ranges: ranges("10.0.0.0/16") });
     let isOver = false;
     const acknowledged = new Map<string, bigint>();
     const claims = pools.map(async (pool, i) => {
@@ -92,7 +92,7 @@ export function restoreContract({ newUrl, backUp }: BackedUp): void {
     async (since) => {
       const url = newUrl();
       const running = await open(url);
-      await createPool(running, { extents: extents("10.0.0.0/24") });
+      await createPool(running, { ranges: ranges("10.0.0.0/24") });
       const restore = await backUp(url);
       await sleep(1100);
       for (const owner of ["a", "b", "c"]) await running.claim(by(owner));

@@ -9,7 +9,7 @@ const ended: Event = {
   owner: "mine",
   uid: "u",
   leaseId: "l",
-  extents: [{ first: 1n, last: 1n }],
+  ranges: [{ first: 1n, last: 1n }],
   takenBy: "secret",
   by: "ci (bob@laptop)",
 };

@@ -174,7 +174,7 @@ describe("in a pool that tenants share", () => {
     await own.claim([request("pool/large", "last")]);
     const ownersOf = (leases: Lease[]) => leases.map(({ owner }) => owner);
     expect(ownersOf(await own.leases("pool/large", { limit: 2 }))).toEqual(["first", "last"]);
-    const after = first.extents[0]!.last;
+    const after = first.ranges[0]!.last;
     expect(ownersOf(await own.leases("pool/large", { limit: 1, after }))).toEqual(["last"]);
     expect(ownersOf(await own.leases("pool/large", { limit: 1, owner: "last" }))).toEqual(["last"]);
   });

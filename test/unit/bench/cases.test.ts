@@ -27,7 +27,7 @@ test.each(casesWith(500))(
     const claim = (_: unknown, i: number) =>
       claimOne(ipam, { pool: one.spec.name, owner: `owner ${i}`, type: "IPReservation" });
     const leases = await Promise.all(Array.from({ length: more }, claim));
-    expect(new Set(leases.map(({ extents }) => extents[0]!.first)).size).toBe(more);
+    expect(new Set(leases.map(({ ranges }) => ranges[0]!.first)).size).toBe(more);
     expect(await ipam.admin.fsck()).toEqual([]);
   },
 );
@@ -37,13 +37,13 @@ test("several pools of one store are filled", async () => {
   expect(await ipam.admin.fsck()).toEqual([]);
 });
 
-test("a runner's subnet, which has several extents, is filled in the largest", async () => {
+test("a runner's subnet, which has several ranges, is filled in the largest", async () => {
   const [small, large] = [
     { first: 0xffff_0a00_0002n, last: 0xffff_0a00_00fdn },
     { first: 0xffff_0a00_00ffn, last: 0xffff_0a00_3ffen },
   ];
-  const spec: PoolSpec = { name: "pool/two", kind: "address", extents: [small, large], allocation: "random" };
-  const ipam = await fill({ name: "two extents", cidr: "", spec, leases: 1000, filled: "at random" });
+  const spec: PoolSpec = { name: "pool/two", kind: "address", ranges: [small, large], allocation: "random" };
+  const ipam = await fill({ name: "two ranges", cidr: "", spec, leases: 1000, filled: "at random" });
   expect(await ipam.admin.fsck()).toEqual([]);
   expect((await findUsage(ipam, spec.name))!.held).toBe(1000n);
 });

@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { expect, test } from "vitest";
-import { rootCommand, scriptCommand } from "../../../provider/host/ssh/shell";
+import { lockCommand, rootCommand, scriptCommand } from "../../../provider/host/ssh/shell";
 
 const mark = "overlay-feed";
 const shells = ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/fish", "/bin/csh"].filter((shell) => existsSync(shell));
@@ -35,16 +35,24 @@ test("a script that was cut off half way does not run", () => {
 });
 
 test.each([
-  [{ sudo: false, lock: undefined }, /^sh -c 'm=.*exec timeout -k 5 "\$2" sh' overlay overlay-feed 2$/],
-  [{ sudo: true, lock: undefined }, /^sudo -n env SSH_CONNECTION="\$SSH_CONNECTION" sh -c /],
-  [{ sudo: true, lock: { holder: "it's\nme\\", wait: 0.5 } }, /overlay overlay-feed 2 1 'it'\\''s\?me\?' 'm=/],
-  [
-    { sudo: false, lock: { holder: "me", wait: 60 } },
-    /flock -o -E 75 -w "\$3" \/run\/pulumi-overlay timeout -k 5 "\$2" sh -c "\$5"/,
-  ],
-])("the command line for %o", ({ sudo, lock }, expected) => {
-  const command = rootCommand({ mark, sudo, limit: 1.5, ...(lock && { lock }) });
+  [false, /^sh -c 'm=.*exec timeout -k 5 "\$2" sh' overlay overlay-feed 2$/],
+  [true, /^sudo -n env SSH_CONNECTION="\$SSH_CONNECTION" sh -c /],
+])("the command line, with sudo: %o", (sudo, expected) => {
+  const command = rootCommand({ mark, sudo, limit: 1.5 });
   expect(command).toMatch(expected);
   expect(command).not.toContain("\n");
+  execFileSync("sh", ["-n", "-c", command]);
+});
+
+test.each([
+  [
+    { holder: "it's\nme\\", wait: 0.5 },
+    /-w 1 \/run\/pulumi-overlay timeout -k 5 2 sh -c .* overlay overlay-feed 'it'\\''s\?me\?'; c=/,
+  ],
+  [{ holder: "me", wait: 60 }, /flock -o -E 75 -w 60 \/run\/pulumi-overlay timeout -k 5 2 sh -c /],
+])("the command that takes the lock for %o", (lock, expected) => {
+  const command = lockCommand(mark, lock, 1.5);
+  expect(command).toMatch(expected);
+  expect(command.indexOf("\n")).toBe(command.length - 1);
   execFileSync("sh", ["-n", "-c", command]);
 });

@@ -8,10 +8,10 @@ import { expireOverdue } from "../../../provider/ipam/decide/lease";
 import { listFree, listLeases, usage } from "../../../provider/ipam/decide/queries";
 import { isLive, type LeaseRow, sharingKeyOf } from "../../../provider/ipam/decide/rows";
 import { State } from "../../../provider/ipam/decide/state";
-import { covers, mergeExtents, overlapsAny, total } from "../../../provider/ipam/extents";
+import { covers, mergeRanges, overlapsAny, total } from "../../../provider/ipam/ranges";
 import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
 import { isSameStack } from "../../../provider/owner";
-import { extents } from "../../contract/fixture";
+import { ranges } from "../../contract/fixture";
 
 /** Decisions on random states, without any store: the state has all rows, and no query finds more. */
 const POOL = "pool/p";
@@ -30,8 +30,8 @@ class Clock extends State {
 const spec = (more: Partial<PoolSpec>): PoolSpec => ({
   name: POOL,
   kind: "id",
-  extents: extents("1-12"),
-  reserved: extents("4"),
+  ranges: ranges("1-12"),
+  reserved: ranges("4"),
   allocation: "lowest",
   ...more,
 });
@@ -40,7 +40,7 @@ const opening = (childPool: PoolSpec): Request => ({
   pool: "space/id",
   owner: "opener",
   type: "IPPool",
-  values: extents("1"),
+  values: ranges("1"),
   childPool,
 });
 
@@ -99,7 +99,7 @@ function act(state: Clock, opener: Lease, one: Step): void {
   else if (one.op === "offer") offer(state, { ...toRequest(one.request), inUp: one.inUp });
   else if (one.op === "claim") claim(state, toRequest(one.request));
   else if (one.op === "reserve") reshape({ reserved: [{ first: one.value, last: one.value }] });
-  else if (one.op === "grow") reshape({ extents: extents("1-14") });
+  else if (one.op === "grow") reshape({ ranges: ranges("1-14") });
   else if (!("owner" in one)) close(state, "space/id", opener.leaseId);
   else {
     const lease = heldBy(state, one.owner);
@@ -115,7 +115,7 @@ function doubles(leases: LeaseRow[]): string[] {
   return leases.flatMap((a, i) =>
     leases.slice(i + 1).flatMap((b) => {
       const shares = sharingKeyOf(a) !== undefined && sharingKeyOf(a) === sharingKeyOf(b);
-      return !shares && a.extents.some((extent) => overlapsAny(b.extents, extent)) ? [`${a.owner} and ${b.owner}`] : [];
+      return !shares && a.ranges.some((range) => overlapsAny(b.ranges, range)) ? [`${a.owner} and ${b.owner}`] : [];
     }),
   );
 }
@@ -130,17 +130,17 @@ function mustBeSound(state: Clock): void {
   const { spec: pool, held } = state.pool(POOL)!;
   const resting = all.flatMap((lease) => lease.resting ?? []);
   const free = [...state.space(POOL)("a").from(0n), ...state.space(POOL)("r").from(0n)];
-  expect(total(mergeExtents([...live.flatMap((lease) => lease.extents), ...resting, ...free]))).toBe(
-    held + total(mergeExtents(resting)) + total(free),
+  expect(total(mergeRanges([...live.flatMap((lease) => lease.ranges), ...resting, ...free]))).toBe(
+    held + total(mergeRanges(resting)) + total(free),
   );
-  for (const lease of live) expect(covers(pool!.extents, lease.extents)).toBe(true);
+  for (const lease of live) expect(covers(pool!.ranges, lease.ranges)).toBe(true);
   const offers = state.offersIn(POOL);
   for (const a of offers)
     for (const b of live)
       if (!isSameStack(a.owner, b.owner) && a.owner !== b.owner && !a.afterLease.includes(b.uid))
         expect(doubles([a as unknown as LeaseRow, b])).toEqual([]);
   expect(usage(state, POOL)!.reserved + usage(state, POOL)!.used).toBe(live.length);
-  expect(listFree(state, POOL).some((extent) => live.some((lease) => overlapsAny(lease.extents, extent)))).toBe(false);
+  expect(listFree(state, POOL).some((range) => live.some((lease) => overlapsAny(lease.ranges, range)))).toBe(false);
   state.rollBack(mark);
 }
 
@@ -164,9 +164,9 @@ const run = (more: Partial<PoolSpec>) => (steps: Step[]) => {
 
 test.each<[what: string, more: Partial<PoolSpec>]>([
   ["lowest", {}],
-  ["hashed, some only by value", { allocation: "hashed", staticOnly: extents("9-12") }],
+  ["hashed, some only by value", { allocation: "hashed", staticOnly: ranges("9-12") }],
   ["random, with a quota", { allocation: "random", quota: { maxReservations: 4, maxIps: 3 } }],
-  ["with reclaim", { reclaimAfter: 500, extents: extents("1-5") }],
+  ["with reclaim", { reclaimAfter: 500, ranges: ranges("1-5") }],
 ])("no value has two holders, and held, quarantined and free values make up the pool: %s", (_, more) => {
   fc.assert(fc.property(fc.array(step, { maxLength: 40 }), run(more)), { numRuns: Number(process.env.RUNS ?? 1000) });
 });

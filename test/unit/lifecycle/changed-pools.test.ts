@@ -1,6 +1,6 @@
 import { beforeEach, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
-import { extents } from "../../contract/fixture";
+import { ranges } from "../../contract/fixture";
 import { inPool, ownerOf, Stage } from "./stage";
 
 /** Pools that change in the run in which resources are added to them: up gives what preview shows. */
@@ -218,7 +218,7 @@ test("a full pool that grows gives a requested address, whichever resource is ch
     const changed = await stage.preview("IPPool", "lb", { ...LOWEST, ranges: ["10.61.0.0/30"] }, pool);
     for (const name of order) {
       const news = inPool(changed, name === "pinned" ? { ip: "10.61.0.1" } : {});
-      const declared = extents("10.61.0.1");
+      const declared = ranges("10.61.0.1");
       const caller = { owner: ownerOf("IPReservation", name), dryRun: true, program: "main", declared };
       const { inputs } = await stage.of("IPReservation").check(caller, undefined, news);
       expect(inputs).toMatchObject({ ip: name === "pinned" ? "10.61.0.1" : "10.61.0.2" });

@@ -184,17 +184,19 @@ test("two networks: overlap, equal names, devices and VNIs on one hub are refuse
   expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
 });
 
-test("the tunnel of a network cannot be changed, but a network that is replaced can have another one", async () => {
-  const network = await makeNetwork();
+test("the tunnel of a network can change, and its keys by one generation", async () => {
+  const network = await makeNetwork({ tunnel: "wireguard" });
+  await makeRunner(network, "a", "192.0.2.11");
   const attempt = async (more: Values): Promise<string> => {
     const caller = { owner: owner("training"), dryRun: true, program: "main" };
     const { failures } = await networks.check(caller, network, netInputs({ tunnel: "wireguard", ...more }));
     return failures.map(({ property, reason }) => `${property}: ${reason}`).join();
   };
-  expect(await attempt({})).toBe(
-    "tunnel: INPUT_INVALID: Network training has the tunnel vxlan, and the tunnel of a network cannot be changed to wireguard. Nothing was changed. Set tunnel to vxlan again, or make another network with the other tunnel and move the runners to it.",
+  expect(await attempt({ tunnel: "vxlan" })).toBe("");
+  expect(await attempt({ keyGeneration: 1 })).toBe("");
+  expect(await attempt({ keyGeneration: 2 })).toBe(
+    "keyGeneration: INPUT_INVALID: Runners of network training have keyGeneration 0: X a. Generation 2 can only follow 1. Nothing was changed. Set keyGeneration to 1, and run up for these runners first.",
   );
-  expect(await attempt({ networkName: "other" })).toBe("");
 });
 
 test("networks with WireGuard that share a hub need different ports, and may have equal VNIs", async () => {
@@ -206,7 +208,7 @@ test("networks with WireGuard that share a hub need different ports, and may hav
     return failures[0]?.reason ?? "none";
   };
   expect(await attempt({})).toMatch(/^DEVICE_FOREIGN: UDP port 51820 on host 192\.0\.2\.1 .*training.* wireguardPort/);
-  expect(await attempt({ wireguardPort: 51821 })).toBe("none");
+  expect(await attempt({ wireguardPort: 51822 })).toBe("none");
 });
 
 test("hosts make their keys in up only, and public keys are outputs", async () => {
@@ -239,7 +241,7 @@ test("a request for the held value, or for any value, changes nothing; a request
   expect(await runners.diff(props, other)).toMatchObject({
     changes: true,
     deleteBeforeReplace: true,
-    replaces: ["runnerId", "runnerDevice"],
+    replaces: ["runnerId"],
   });
 });
 

@@ -20,8 +20,8 @@ const again = (olds: Values): Promise<Values> =>
   });
 const leases = async (): Promise<string[]> =>
   (await stage.pool.ipam.leases("runner/training/r1")).map(
-    ({ extents, state, usedBy, owner }) =>
-      `${extents.map(({ first }) => formatIp(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
+    ({ ranges, state, usedBy, owner }) =>
+      `${ranges.map(({ first }) => formatIp(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
   );
 
 beforeEach(async () => {

@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { expect, test } from "vitest";
 import { readDeclared } from "../../../provider/lifecycle/declared";
-import { extents } from "../../contract/fixture";
+import { ranges } from "../../contract/fixture";
 import { ownerOf } from "./stage";
 
 const pool = "pool/p";
@@ -25,23 +25,23 @@ test.each([
     false,
   ],
 ])("whether a resource of the stack releases its values: %s", (_, text, name, held, expected) => {
-  const holder = { pool, owner: ownerOf("IPReservation", name), extents: extents(...held) };
+  const holder = { pool, owner: ownerOf("IPReservation", name), ranges: ranges(...held) };
   expect(readDeclared(text).movesAway(holder)).toBe(expected);
 });
 
 test("a runner that requests another id releases its own", () => {
   const { movesAway } = readDeclared(`${runner}=7`);
-  expect(movesAway({ pool, owner: ownerOf("RunnerSubnet", "r"), extents: extents("6") })).toBe(true);
-  expect(movesAway({ pool, owner: ownerOf("RunnerSubnet", "r"), extents: extents("7") })).toBe(false);
+  expect(movesAway({ pool, owner: ownerOf("RunnerSubnet", "r"), ranges: ranges("6") })).toBe(true);
+  expect(movesAway({ pool, owner: ownerOf("RunnerSubnet", "r"), ranges: ranges("7") })).toBe(false);
 });
 
 test("whether a range moves is not known: ranges are not declared", () => {
-  const range = { pool: "space/default", owner: ownerOf("IPPool", "p"), extents: extents("10.0.0.0/24") };
+  const range = { pool: "space/default", owner: ownerOf("IPPool", "p"), ranges: ranges("10.0.0.0/24") };
   expect(readDeclared(`${a}=10.0.0.1`).movesAway(range)).toBeUndefined();
 });
 
 test("the requested values: ids and ports, IPv4 and IPv6 addresses, each once; no outputs, and nothing that is no value", () => {
   const other = mark("IPReservation", "b");
   const text = `${runner}=7 ${a}=10.0.0.1=FD00:0::1 ${other}=? ${other}=10.0.0.1=10.0.0.300=1234567890=1e9= nohash=8 ${other}`;
-  expect(readDeclared(text).declared).toEqual(extents("7", "10.0.0.1", "fd00::1"));
+  expect(readDeclared(text).declared).toEqual(ranges("7", "10.0.0.1", "fd00::1"));
 });

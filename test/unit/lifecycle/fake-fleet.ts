@@ -5,6 +5,7 @@ import type { Fleet } from "../../../provider/host/fleet";
 import type { RunPlan } from "../../../provider/ipam/run-plan";
 import { isSignedHere } from "../../../provider/ipam/token";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
+import { MeshRunners } from "../../../provider/lifecycle/mesh";
 import type { Container } from "../../../provider/network/model/facts";
 import { type Item, itemKey } from "../../../provider/network/model/items";
 import { readSettings } from "../../../provider/settings";
@@ -13,6 +14,7 @@ import { readSettings } from "../../../provider/settings";
 export const fakeDependencies = (fleet: Fleet, pool: RunPlan): Dependencies => ({
   pool: async () => pool,
   fleet,
+  mesh: new MeshRunners(),
   unreachableOnDelete: "fail",
   warn: () => {},
   note: () => {},
@@ -106,7 +108,7 @@ export class FakeFleet implements Fleet {
 
   run: Fleet["run"] = async (connection) => {
     this.#reach(connection);
-    return { code: 0, stderr: "" };
+    return { code: 0, stdout: "", stderr: "" };
   };
 
   /** Keys of the items of a host. */

@@ -416,6 +416,33 @@ describe("a runner that is to go", () => {
     );
     expect(await stage.preview("IPReservation", "a", any)).toMatchObject({ runnerName: "r2" });
   });
+
+  test("is named with the addresses that were reserved at run time, before it is deleted or replaced", async () => {
+    const claim = (owner: string, usedBy: object = {}) =>
+      stage.pool.claim({ pool: "runner/training/r1", owner, type: "IPReservation", ...usedBy });
+    const inputs = (name: string) => ({
+      ...{ network: "training", connection: { host: hosts[name] }, hubConnection: { host: "192.0.2.1" } },
+    });
+    const r2 = await stage.runner("r2", hosts.r2!);
+    await claim("docker/training/r1/web", { usedBy: "web" });
+    const declares = (owner: string) => !owner.endsWith("::r1");
+    const checkAndDiff = async () => {
+      stage.newRun();
+      const lifecycle = stage.of("RunnerSubnet");
+      const caller = { owner: ownerOf("RunnerSubnet", "r2"), dryRun: true, program: "main", declares };
+      return lifecycle.diff(r2, (await lifecycle.check(caller, r2, inputs("r2"))).inputs);
+    };
+    expect(await checkAndDiff()).toMatchObject({ changes: false });
+    await claim("job-7");
+    stage.warnings.length = 0;
+    expect(await checkAndDiff()).toMatchObject({ changes: false });
+    expect(stage.warnings.join()).toMatch(
+      /^the program has not declared RunnerSubnet r1\. If it is to be deleted, that will fail with POOL_IN_USE: runner r1 of network training has leases that would stay: 10\.128\.\S+ job-7 \(last seen \S+\)\. Drain the runner first: .*`overlayctl ip release`.*docs\/draining\.md/,
+    );
+    expect(await stage.refusal("RunnerSubnet", "r1", { ...inputs("r1"), runnerId: 9 }, r1)).toMatch(
+      /^POOL_IN_USE: Runner r1 of network training cannot be replaced \(change of runnerId\): .* job-7 .*Drain the runner first/,
+    );
+  });
 });
 
 test("dual stack: one address of each family; if one is requested, the other has the same offset or stays", async () => {

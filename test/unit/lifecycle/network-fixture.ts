@@ -53,6 +53,7 @@ const settings = (network: Values): Values =>
       "networkName",
       "subnets",
       "tunnel",
+      "topology",
       "vniBase",
       "vxlanPort",
       "mtu",

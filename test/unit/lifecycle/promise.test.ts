@@ -95,7 +95,7 @@ test("a claim does not take a value whose resource is being deleted, but waits f
   await new Promise((resolve) => setTimeout(resolve, 500)); // longer than a claim waits for other holders in these tests
   expect(await stage.pool.ipam.find({ pool, leaseId: held.leaseId })).toBeDefined();
   await stage.pool.release(pool, held.leaseId);
-  expect((await claimed).extents).toEqual(at(1n));
+  expect((await claimed).ranges).toEqual(at(1n));
 });
 
 describe("a shared address that was released", () => {
@@ -108,7 +108,7 @@ describe("a shared address that was released", () => {
   test("is given to its owner again", async () => {
     const held = await stage.pool.claim(request("a"));
     await stage.pool.release(held.pool, held.leaseId);
-    expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
+    expect((await stage.pool.offer(request("a"))).ranges).toEqual(held.ranges);
   });
 
   test.each([
@@ -122,7 +122,7 @@ describe("a shared address that was released", () => {
     stage.newRun();
     for (const owner of owners) {
       const offer = await stage.pool.offer(request(owner));
-      expect([offer.extents, offer.warnings]).toEqual([held[0]!.extents, undefined]);
+      expect([offer.ranges, offer.warnings]).toEqual([held[0]!.ranges, undefined]);
     }
     expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
   });
@@ -133,20 +133,20 @@ describe("a shared address that was released", () => {
     const mine = { ...request("a"), ports, onPortConflict: "anotherAddress" as const };
     const held = await stage.pool.claim(mine);
     await stage.pool.release(held.pool, held.leaseId);
-    expect((await stage.pool.offer(mine)).extents).toEqual(held.extents);
+    expect((await stage.pool.offer(mine)).ranges).toEqual(held.ranges);
   });
 
   test("is given to its owner again after it has expired", async () => {
     const held = await stage.pool.claim({ ...request("a"), ttl: 60 });
     stage.pass(61);
-    expect((await stage.pool.offer(request("a"))).extents).toEqual(held.extents);
+    expect((await stage.pool.offer(request("a"))).ranges).toEqual(held.ranges);
   });
 
   test("is not, if another lease has the same sharing key: the two share its address", async () => {
     const held = await stage.pool.claim(request("a"));
     await stage.pool.release(held.pool, held.leaseId);
     const other = await stage.pool.claim(request("b"));
-    expect((await stage.pool.offer(request("a"))).extents).toEqual(other.extents);
+    expect((await stage.pool.offer(request("a"))).ranges).toEqual(other.ranges);
   });
 });
 
@@ -326,7 +326,7 @@ describe("interrupted deletes", () => {
     stage.newRun();
     await stage.preview("IPReservation", "a", inPool(pool));
     expect(stage.warnings.at(-1)).toMatch(
-      /^IPReservation a has a lease in the store since 2030-.*if it is replaced.*overlay:scope/,
+      /^IPReservation a has a lease in the store since 2030-.*--replace.*overlay:scope/,
     );
   });
 

@@ -141,9 +141,9 @@ test.each<[string, DesiredState, Facts, string]>([
   ],
   [
     "containers on a network that differs, stopped ones too",
-    desired([{ ...item, mtu: 1400 }]),
+    desired([{ ...item, mtu: 1400, subnets: [{ ...item.subnets[0]!, range: "10.128.64.0/24" }] }]),
     host([OWN, STANDS], "running web kohakuriver-overlay\nexited job bridge,kohakuriver-overlay\nrunning else bridge"),
-    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: job, web.",
+    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be created again (subnets is 10.128.64.0/18 (gateway 10.128.64.1, hub 10.128.64.254, range 10.128.112.0/20), should be 10.128.64.0/18 (gateway 10.128.64.1, hub 10.128.64.254, range 10.128.64.0/24)), but containers use it: job, web.",
   ],
   [
     "removal while containers run",
@@ -162,6 +162,11 @@ test.each<[string, DesiredState, Facts, string]>([
 });
 
 test.each<[string, DesiredState, Facts]>([
+  [
+    "another MTU, with containers",
+    desired([{ ...item, mtu: 1400 }]),
+    host([OWN, STANDS], "exited job kohakuriver-overlay"),
+  ],
   ["a network as desired, with containers", desired([item]), host([OWN, STANDS], "running web kohakuriver-overlay")],
   ["a network that is adopted", desired([item], true), host([OWN, STANDS], "", [])],
   ["one without dockerd", desired([item]), host("none")],

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
-import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign";
+import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign-rules";
 import { hub, runner, training } from "../../network";
 import { hostWith } from "./host-facts";
 

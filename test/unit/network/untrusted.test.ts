@@ -11,7 +11,7 @@ import type { Facts } from "../../../provider/network/model/facts";
 import type { HostRecord, Item } from "../../../provider/network/model/items";
 import { renderBootScript } from "../../../provider/network/plan/boot";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { describeForeignRules } from "../../../provider/network/preflight/foreign";
+import { describeForeignRules } from "../../../provider/network/preflight/foreign-rules";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { quoteCommand, requireWord } from "../../../provider/network/render/shell";

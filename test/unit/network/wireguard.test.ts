@@ -2,10 +2,11 @@ import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { appliesToHost, diffItems, formatDifference } from "../../../provider/network/kinds";
+import { threadedWarnings } from "../../../provider/network/kinds/wireguard";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { renderBootScript } from "../../../provider/network/plan/boot";
 import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../../provider/network/plan/hub";
-import { adaptToHost } from "../../../provider/network/plan/this-host";
+import { adaptToHost, withLocalRules } from "../../../provider/network/plan/this-host";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts, preflightScript } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
@@ -65,13 +66,33 @@ test("a hub has one device with its key and an address, which rejects no source"
 });
 
 test("a runner is a peer of the hub with its subnet, and .254 is on the hub's own device", () => {
-  expect(commands(planTunnel(network(), 1, hub, runner))).toEqual([
-    `wg set vxkrW0 peer ${RUNNER_KEY} endpoint '192.0.2.11:51820' persistent-keepalive 25 allowed-ips 10.128.64.0/18 || rc=1`,
-    "ip -force -batch - <<'END' || rc=1",
+  const ofAll = new Set(commands(planHub(network(), hub)));
+  expect(commands(planTunnel(network(), 1, hub, runner)).filter((line) => !ofAll.has(line))).toEqual([
+    `wg set vxkrW0 peer ${RUNNER_KEY} endpoint '192.0.2.11:51820' persistent-keepalive 25 allowed-ips 10.128.64.0/18,fe80::1:1/128 || rc=1`,
     "address replace 10.128.64.254/32 dev kohaku-host",
     "route replace 10.128.64.0/18 dev vxkrW0 src 10.128.64.254 proto 183",
-    "END",
   ]);
+});
+
+test("each runner has the device on the hub, too, in the form that the network gave it", () => {
+  const link = (items: Item[]) => items.filter((item) => item.kind === "link" && item.type === "wireguard");
+  const of = { ...network(), mtu: 1300, hubMtu: "auto" as const };
+  expect(link(planTunnel(of, 1, hub, runner))).toEqual(link(planHub(network(), hub)));
+});
+
+test("generations of keys take turns with two devices, keys and ports", () => {
+  const devices = [0, 1, 2].map((keyGeneration) =>
+    planHub(network({ keyGeneration }), hub).flatMap((item) => (item.kind === "link" ? (item.wireguard ?? []) : [])),
+  );
+  const [first, second] = ["tunnel.key", "tunnel-1.key"].map((file, i) => [
+    {
+      port: 51820 + i,
+      keyFile: `/var/lib/overlay/training/${file}`,
+      publicKey: HUB_KEY,
+      local: "192.0.2.1",
+    },
+  ]);
+  expect(devices).toEqual([first, second, first]);
 });
 
 test("a runner answers for the hub on its bridge, and rejects the range without its device", () => {
@@ -80,7 +101,7 @@ test("a runner answers for the hub on its bridge, and rejects the range without 
     CREATE,
     SET_KEY,
     NO_LINK_LOCAL,
-    `wg set vxkrW0 peer ${HUB_KEY} endpoint '192.0.2.1:51820' persistent-keepalive 25 allowed-ips 0.0.0.0/0 || rc=1`,
+    `wg set vxkrW0 peer ${HUB_KEY} endpoint '192.0.2.1:51820' persistent-keepalive 25 allowed-ips 0.0.0.0/0,fe80::1:0/128 || rc=1`,
     "ip -force -batch - <<'END' || rc=1",
     "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
     "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1440 up",
@@ -108,7 +129,7 @@ test("IPv6 inside and outside", () => {
       kind: "wgpeer",
       dev: "vxkrW0",
       publicKey: HUB_KEY,
-      allowedIps: ["0.0.0.0/0", "::/0"],
+      allowedIps: ["0.0.0.0/0", "::/0", "fe80::1:0/128"],
       endpoint: { ip: "2001:db8::1", port: 51820 },
       keepalive: 25,
     },
@@ -122,6 +143,10 @@ test("IPv6 inside and outside", () => {
   );
   expect(rules).toContain("OVERLAY-IN -p udp -m udp --dport 51820 -j ACCEPT");
   expect(rules.filter((rule) => rule.includes("vxkrW0"))).toEqual([
+    "OVERLAY-PRE -s fe80::/64 -i vxkrW0 -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j RETURN",
+    "OVERLAY-IN -s fe80::/64 -i vxkrW0 -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT",
+    "OVERLAY-PRE -s fe80::/64 -i vxkrW0 -p ipv6-icmp -m icmp6 --icmpv6-type 129 -j RETURN",
+    "OVERLAY-IN -s fe80::/64 -i vxkrW0 -p ipv6-icmp -m icmp6 --icmpv6-type 129 -j ACCEPT",
     "OVERLAY-GUARD -s fd00:128:0:1::/64 -i kohaku-overlay -o vxkrW0 -j RETURN",
     "OVERLAY-GUARD -d fd00:128:0:1::/64 -i vxkrW0 -o kohaku-overlay -j RETURN",
     "OVERLAY-GUARD -i vxkrW0 -j DROP",
@@ -136,6 +161,25 @@ test("IPv6 inside and outside", () => {
     "OVERLAY-OUT -o vxkrW0 -p ipv6-icmp -m icmp6 --icmpv6-type 137 -j DROP",
   ]);
 });
+
+test.each([
+  ["a hub", planHub(network(), hub), ["fe80::1:0/64"]],
+  ["a runner", planRunner(network(), 1, "vxkrW0", hub, runner), ["fe80::1:1/64"]],
+  [
+    "a runner with a large id",
+    planRunner(network({ layouts: [parseLayout("10.0.0.0/8/16/8")] }), 65_000, "vxkrW0", hub, runner),
+    ["fe80::1:fde8/64"],
+  ],
+  ["a device too small for IPv6", planRunner(network({ mtu: 1200 }), 1, "vxkrW0", hub, runner), []],
+])("probe address of %s in a network without IPv6", (_, items, expected) => {
+  const probes = items.flatMap((item) => (item.kind === "address" && item.dev === "vxkrW0" ? [item.address] : []));
+  expect(probes.filter((address) => address.includes(":"))).toEqual(expected);
+  const withIpv6 = { ...BARE, ip6tables: true };
+  expect(withLocalRules(items, withIpv6).filter(isProbe)).toEqual(items.filter(isProbe));
+  expect(withLocalRules(items, BARE).filter(isProbe)).toEqual([]);
+});
+
+const isProbe = (item: Item): boolean => item.kind === "address" && item.address.startsWith("fe80:");
 
 const state = (uid: string, items: Item[]): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
@@ -216,6 +260,34 @@ test("devices, peers and public keys are read", () => {
     ["/var/lib/overlay/broken/tunnel.key", ""],
   ]);
   expect([...facts.proxies]).toEqual(["10.128.64.254 kohaku-overlay", "fd00:128:0:1::fe kohaku-overlay"]);
+});
+
+test.each([
+  ["1", "wireguard", 1],
+  ["0", "wireguard", 0],
+  ["1", "tun", 0],
+])("threaded NAPI %s on a device of type %s: %i warnings", (threaded, type, count) => {
+  const text = KEYS_ON_HOST.replace('"info_kind":"wireguard"', `"info_kind":"${type}"`).replace(
+    "= other0",
+    `= vxkrW0 threaded\n${threaded}\n= other0`,
+  );
+  const { record, items } = state("net", planHub(dual, hub));
+  const facts = { ...parseFacts(text), records: [{ ...record, items }] };
+  expect(threadedWarnings(facts)).toEqual(
+    Array(count).fill(expect.stringContaining("threaded NAPI is on for vxkrW0. In kernels without the fix")),
+  );
+});
+
+test("a peer that is silent is a difference", () => {
+  const items = planTunnel(network(), 1, hub, runner);
+  const facts = hostWith([state("r1", items)]);
+  facts.links.get("vxkrW0")!.wireguard!.peers.get(RUNNER_KEY)!.isSilent = true;
+  expect(diffItems(items, facts).map(formatDifference)).toEqual([
+    `peer ${RUNNER_KEY} of vxkrW0: no handshake for 180 s, and no answer`,
+  ]);
+  const read = parseFacts(`${KEYS_ON_HOST}\n@@ silent\nvxkrW0 ${RUNNER_KEY}\nother0 ${RUNNER_KEY}\nvxkrW0 unknown`);
+  const peers = read.links.get("vxkrW0")!.wireguard!.peers;
+  expect([peers.get(RUNNER_KEY)!.isSilent, peers.get(OTHER_KEY)!.isSilent]).toEqual([true, undefined]);
 });
 
 test("no script asks for a private key", () => {

@@ -47,11 +47,11 @@ test("a renamed resource gets what the last preview promised under its old name"
 });
 
 test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
-  ["a full pool", { extents: [{ first: 1024n, last: 1025n }] }, "POOL_EXHAUSTED"],
+  ["a full pool", { ranges: [{ first: 1024n, last: 1025n }] }, "POOL_EXHAUSTED"],
   ["a quota", { quota: { maxReservations: 2 } }, "POOL_QUOTA"],
 ])("after a resource too many for %s is removed from the program, the next preview succeeds", async (_, more, code) => {
-  const extents = [{ first: 1024n, last: 2047n }];
-  const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
+  const ranges = [{ first: 1024n, last: 2047n }];
+  const childPool: PoolSpec = { name: "pool/p", kind: "address", ranges, allocation: "lowest", ...more };
   const address = (name: string, program: string, stack = "dev"): Request => ({
     pool: "pool/p",
     owner: `org/urn:pulumi:${stack}::p::overlay:index:IPReservation::${name}`,
@@ -59,7 +59,7 @@ test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
     program,
   });
   const first = await run();
-  await first.claim({ ...network("p", "dev"), values: childPool.extents, names: [], childPool });
+  await first.claim({ ...network("p", "dev"), values: childPool.ranges, names: [], childPool });
   for (const name of ["a", "b"]) await first.offer(address(name, "before"));
   await expect(first.offer(address("c", "before"))).rejects.toMatchObject({ code });
 
@@ -94,8 +94,8 @@ test("a claimed value is not preempted", async () => {
 
 test("a value that another resource of the stack holds is offered only while that is declared, and given only once it requests another value", async () => {
   const opener = await run();
-  const extents = [{ first: 1024n, last: 2047n }];
-  const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };
+  const ranges = [{ first: 1024n, last: 2047n }];
+  const childPool: PoolSpec = { name: "pool/p", kind: "address", ranges, allocation: "lowest" };
   await opener.claim({ ...network("p", "dev"), names: [], childPool });
   const address = (name: string): Request => ({
     pool: "pool/p",

@@ -1,9 +1,17 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
-import { mergeExtents } from "../../../provider/ipam/extents";
-import type { Extent } from "../../../provider/ipam/types";
+import { mergeRanges } from "../../../provider/ipam/ranges";
+import type { ValueRange } from "../../../provider/ipam/types";
 import type { Pool } from "../../contract/fixture";
-import { by, createFixture, createPool, extent, extents, memoryEngine, requestFor } from "../../contract/fixture";
+import {
+  by,
+  createFixture,
+  createPool,
+  memoryEngine,
+  range as rangeOf,
+  ranges,
+  requestFor,
+} from "../../contract/fixture";
 import vectors from "../../vectors/bosh_ip_provider.json";
 
 const engine = memoryEngine();
@@ -17,18 +25,18 @@ interface Subnet {
   prefix?: string;
 }
 
-const range = (text: string): Extent => extent(text.replaceAll(" ", ""));
+const range = (text: string): ValueRange => rangeOf(text.replaceAll(" ", ""));
 
 /** BOSH's manual network: network, gateway and broadcast are never given out; an IPv6 range has its last one too. */
 function specOf({ range: cidr, gateway, reserved = [], static: fixed = [] }: Subnet) {
   const all = range(cidr);
   const last = { first: all.last, last: all.last };
-  const taken = mergeExtents([{ first: all.first, last: all.first }, range(gateway), last, ...reserved.map(range)]);
-  return { extents: [all], reserved: taken, staticOnly: fixed.map(range) };
+  const taken = mergeRanges([{ first: all.first, last: all.first }, range(gateway), last, ...reserved.map(range)]);
+  return { ranges: [all], reserved: taken, staticOnly: fixed.map(range) };
 }
 
 const text = (
-  { first, last }: Extent,
+  { first, last }: ValueRange,
   bits = first === last ? 0 : (last - first + 1n).toString(2).length - 1,
 ): string => `${formatIp(first)}/${(formatIp(first).includes(":") ? 128 : 32) - bits}`;
 
@@ -36,7 +44,7 @@ async function allocate(pool: Pool, owner: string, { prefix, range: cidr }: Subn
   const width = cidr.includes(":") ? 128 : 32;
   const size = prefix ? { size: 1n << BigInt(width - Number(prefix)) } : {};
   try {
-    return text((await pool.claim(by(owner, size))).extents[0]!);
+    return text((await pool.claim(by(owner, size))).ranges[0]!);
   } catch (error) {
     expect(error).toMatchObject({ code: "POOL_EXHAUSTED" });
     return null;
@@ -78,9 +86,9 @@ describe("allocation", () => {
 
   test.each(vectors.subnetOverlap)("$a and $b overlap: $overlaps", async ({ a, b }) => {
     const pool = await fresh();
-    await createPool(pool, { name: "pool/a", extents: extents(a) });
-    await createPool(pool, { name: "pool/b", extents: extents(b) });
-    await expect(createPool(pool, { name: "pool/c", extents: extents(a) })).rejects.toMatchObject({
+    await createPool(pool, { name: "pool/a", ranges: ranges(a) });
+    await createPool(pool, { name: "pool/b", ranges: ranges(b) });
+    await expect(createPool(pool, { name: "pool/c", ranges: ranges(a) })).rejects.toMatchObject({
       code: "PLAN_STALE",
     });
   });
@@ -89,7 +97,7 @@ describe("allocation", () => {
 describe("ownership and life cycles", () => {
   const lan = specOf({ range: "192.168.1.0/24", gateway: "192.168.1.1" });
   const name = (index: number) => vectors.lifeCycle[index]!.name;
-  const ip = async (claim: ReturnType<Pool["claim"]>) => formatIp((await claim).extents[0]!.first);
+  const ip = async (claim: ReturnType<Pool["claim"]>) => formatIp((await claim).ranges[0]!.first);
 
   test(name(0), async () => {
     const pool = await fresh();
@@ -108,11 +116,11 @@ describe("ownership and life cycles", () => {
 
   test(`${name(3)}; ${name(4)}`, async () => {
     const pool = await fresh();
-    const opener = await createPool(pool, { ...lan, reserved: extents("192.168.1.0-192.168.1.2") });
+    const opener = await createPool(pool, { ...lan, reserved: ranges("192.168.1.0-192.168.1.2") });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
-    const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, extents: lan.extents };
+    const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, ranges: lan.ranges };
     await pool.change("space/address", opener.leaseId, {
-      childPool: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") },
+      childPool: { ...respec, reserved: ranges("192.168.1.0", "192.168.1.15") },
     });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     expect(await ip(pool.claim(by("A2")))).toBe("192.168.1.1");

@@ -7,7 +7,7 @@ import { Session } from "../../../provider/ipam/session";
 import { judgeClock } from "../../../provider/ipam/store/clock";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import type { Engine } from "../../../provider/ipam/store/store";
-import { by, createPool, extents, type Pool, poolOf } from "../../contract/fixture";
+import { by, createPool, type Pool, poolOf, ranges } from "../../contract/fixture";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
 
@@ -47,7 +47,7 @@ beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), "overlay-clock-"));
   machine = { wall: NOW, boot: "first", uptime: 1000 };
   const { pool } = await newProcess();
-  await createPool(pool, { extents: extents("10.0.0.0/30") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/30") });
   for (let i = 0; i < 4; i++) await pool.claim(by(`holder ${i}`, { ttl: 3600 }));
 });
 afterEach(async () => {

@@ -4,10 +4,10 @@ import {
   by,
   createFixture,
   createPool,
-  extents,
   type Fixture,
   memoryEngine,
   network,
+  ranges,
   requestFor,
   runner,
 } from "../../contract/fixture";
@@ -16,8 +16,8 @@ import {
 const inStack = (stack: string, name: string) =>
   `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
 const [n, r, x] = [inStack("dev", "n"), inStack("dev", "r"), inStack("prod", "x")];
-const ADDRESSES = { extents: extents("10.0.0.0/24") };
-const IDS = { extents: extents("1-9"), kind: "id" as const };
+const ADDRESSES = { ranges: ranges("10.0.0.0/24") };
+const IDS = { ranges: ranges("1-9"), kind: "id" as const };
 const WEB: Partial<Request> = { sharingKey: "web", ports: [{ protocol: "tcp", port: 80 }] };
 const ACME = { org: "acme", project: "shop" };
 
@@ -44,7 +44,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
   [
     "a port number that is held",
     async ({ pool }) => {
-      await createPool(pool, { extents: extents("30000-30001"), kind: "port" });
+      await createPool(pool, { ranges: ranges("30000-30001"), kind: "port" });
       await pool.claim(requestFor("a", "30000"));
       await pool.offer(requestFor("b", "30000"));
     },
@@ -53,7 +53,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
   [
     "a range that overlaps a held one",
     async ({ pool }) => {
-      await pool.claim({ ...network("a", "10.128.0.0/12"), values: extents("10.128.0.0/12", "fd00::/48") });
+      await pool.claim({ ...network("a", "10.128.0.0/12"), values: ranges("10.128.0.0/12", "fd00::/48") });
       await pool.offer(network("b", "10.0.0.0/8"));
     },
     "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Request another value, or release that one first.",
@@ -119,7 +119,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     async ({ pool, another }) => {
       const opener = await createPool(pool, IDS);
       await pool.offer(by(n));
-      const childPool = { name: "pool/p", allocation: "lowest" as const, ...IDS, reserved: extents("1") };
+      const childPool = { name: "pool/p", allocation: "lowest" as const, ...IDS, reserved: ranges("1") };
       await another().change(opener.pool, opener.leaseId, { childPool });
       await another().offer(by(n), { inUp: true });
     },
@@ -136,7 +136,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
   [
     "a reserved value",
     async ({ pool }) => {
-      await createPool(pool, { ...ADDRESSES, reserved: extents("10.0.0.1") });
+      await createPool(pool, { ...ADDRESSES, reserved: ranges("10.0.0.1") });
       await pool.offer(requestFor("a", "10.0.0.1"));
     },
     "IP_RESERVED: Address 10.0.0.1 of IPPool p is reserved and never given out. Request another value.",
@@ -160,7 +160,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
   [
     "a full pool",
     async ({ pool, pass }) => {
-      await createPool(pool, { extents: extents("10.0.0.1-10.0.0.2") });
+      await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.2") });
       await pool.claim(by("a"));
       pass(60);
       await pool.offer(by("b"));
@@ -236,7 +236,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
         name: "pool/p",
         kind: "address" as const,
         allocation: "lowest" as const,
-        extents: extents("10.0.0.0/29"),
+        ranges: ranges("10.0.0.0/29"),
       };
       await pool.change(opener.pool, opener.leaseId, { childPool });
     },
@@ -249,13 +249,13 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
         name: "pool/p",
         kind: "address" as const,
         allocation: "lowest" as const,
-        extents: extents("10.0.0.0/23"),
+        ranges: ranges("10.0.0.0/23"),
       };
       await pool.claim(
         by("a", {
           pool: "space/address",
           type: "IPPool",
-          values: extents("10.0.0.0/24"),
+          values: ranges("10.0.0.0/24"),
           childPool,
         } as Partial<Request>),
       );
@@ -313,7 +313,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
     async ({ pool }) => {
       await createPool(pool, IDS);
       await pool.claim(by("a", { idempotent: true }));
-      await pool.claim(by("a", { idempotent: true, values: extents("7") }));
+      await pool.claim(by("a", { idempotent: true, values: ranges("7") }));
     },
     "RESERVATION_EXISTS: a holds runner id 1 of IPPool p already (reserved). Release that one first.",
   ],
@@ -404,7 +404,7 @@ const WARNINGS: [what: string, act: (fixture: Fixture) => Promise<Lease>, warnin
   [
     "a pool that is filled to its warnAtPercent",
     async ({ pool }) => {
-      await createPool(pool, { extents: extents("10.0.0.1-10.0.0.2"), warnAtPercent: 50 });
+      await createPool(pool, { ranges: ranges("10.0.0.1-10.0.0.2"), warnAtPercent: 50 });
       return pool.offer(by("a"));
     },
     "50 % or more of the 2 addresses of IPPool p are held or promised.",

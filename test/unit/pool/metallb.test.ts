@@ -1,10 +1,10 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
-import { covers } from "../../../provider/ipam/extents";
 import { findSpec } from "../../../provider/ipam/interface";
+import { covers } from "../../../provider/ipam/ranges";
 import type { Lease, Port, Request } from "../../../provider/ipam/types";
 import type { Pool } from "../../contract/fixture";
-import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";
+import { createFixture, createPool, memoryEngine, range, ranges } from "../../contract/fixture";
 import vectors from "../../vectors/metallb_allocator.json";
 
 /**
@@ -34,7 +34,7 @@ class Allocator {
     for (const [name, { cidr, avoidBuggyIPs, namespaces, selectors }] of Object.entries(pools)) {
       if (namespaces || selectors || cidr.some((text) => cidrs.has(text))) continue;
       for (const text of cidr) cidrs.add(text);
-      await createPool(this.pool, { name, extents: extents(...cidr), avoidBoundaryIps: avoidBuggyIPs });
+      await createPool(this.pool, { name, ranges: ranges(...cidr), avoidBoundaryIps: avoidBuggyIPs });
       this.pools.push(name);
     }
   }
@@ -63,17 +63,17 @@ class Allocator {
   }
 
   async assign(step: Step): Promise<Lease> {
-    const values = extents(...step.ips!);
+    const values = ranges(...step.ips!);
     for (const name of this.pools) {
       const spec = await findSpec(this.pool, name);
-      if (covers(spec!.extents, values))
+      if (covers(spec!.ranges, values))
         return this.replaceWith(step.service!, () => this.pool.claim({ ...this.request(name, step), values }));
     }
     throw new Error("no pool has it");
   }
 
   async allocate(step: Step, pools: string[]): Promise<Lease> {
-    const [v4, v6] = [extent("0.0.0.0/0"), { first: 1n << 48n, last: (1n << 128n) - 1n }];
+    const [v4, v6] = [range("0.0.0.0/0"), { first: 1n << 48n, last: (1n << 128n) - 1n }];
     const family = { ipv4: { range: v4 }, ipv6: { range: v6 }, dual: { range: v4, secondRange: [v6] } }[step.family!]!;
     let last: unknown;
     for (const name of pools) {
@@ -96,7 +96,7 @@ class Allocator {
   }
 }
 
-const ipsOf = ({ extents }: Lease) => extents.map(({ first }) => formatIp(first));
+const ipsOf = ({ ranges }: Lease) => ranges.map(({ first }) => formatIp(first));
 
 async function play(allocator: Allocator, step: Step, exact: boolean): Promise<void> {
   if (step.op === "setPools") return allocator.setPools(step.pools!);

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
-import { by, createPool, extents, openPool } from "../../contract/fixture";
+import { by, createPool, openPool, ranges } from "../../contract/fixture";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -21,7 +21,7 @@ test("an observer is told of commits with their changes, of transactions, and of
       transaction: (kind, seconds) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}`),
     },
   });
-  await createPool(pool, { extents: extents("10.0.0.0/29") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/29") });
   seen.length = 0;
   await Promise.allSettled([pool.claim(by("a")), pool.claim(by("b")), pool.claim(by("c", { pool: "pool/none" }))]);
   expect(seen.sort()).toEqual([
@@ -43,7 +43,7 @@ test("a transaction that waits for another process counts as a conflict", async 
   const other = await openSqlite(`${folder}/pool.db`);
   const held = await other.begin([], []);
   setTimeout(() => held.rollBack(), 100);
-  await createPool(pool, { extents: extents("10.0.0.0/20") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/20") });
   await Promise.all([pool.end(), other.close()]);
   expect(conflicts).toBeGreaterThan(0);
 });

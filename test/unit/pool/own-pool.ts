@@ -1,5 +1,5 @@
 import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
-import { extents } from "../../contract/fixture";
+import { ranges } from "../../contract/fixture";
 import type { Run } from "./promise-engine";
 
 /** A pool of a stack's own program: it is created before its leases, and deleted after them. */
@@ -14,14 +14,14 @@ export class OwnPool {
     private readonly place: string,
   ) {
     this.name = `pool/${stack}`;
-    this.#childPool = { name: this.name, kind: "id", extents: extents("1-3"), allocation: "random" };
+    this.#childPool = { name: this.name, kind: "id", ranges: ranges("1-3"), allocation: "random" };
     this.#owner = `scope/urn:pulumi:${stack}::project::overlay:index:IPPool::${stack}`;
   }
 
   readonly #owner: string;
 
   #request(program: string): Request {
-    const values = extents(this.place);
+    const values = ranges(this.place);
     const from = { program, declared: values };
     return { pool: SPACE, owner: this.#owner, type: "IPPool", values, childPool: this.#childPool, ...from };
   }

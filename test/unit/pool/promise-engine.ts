@@ -2,7 +2,7 @@ import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
 import { isCommitted, type Lease, type Request } from "../../../provider/ipam/types";
 import type { Pool } from "../../contract/fixture";
-import { extents, firstOf } from "../../contract/fixture";
+import { firstOf, ranges } from "../../contract/fixture";
 import type { OwnPool } from "./own-pool";
 
 /**
@@ -32,7 +32,7 @@ export const OLD_RULES: Record<string, Rules> = {
     const run = start();
     const offer: Run["offer"] = async (request, options) => {
       const newest = request.values ? undefined : await run.find({ pool: request.pool, owner: request.owner });
-      return run.offer(newest?.state === "offered" ? { ...request, values: newest.extents } : request, options);
+      return run.offer(newest?.state === "offered" ? { ...request, values: newest.ranges } : request, options);
     };
     return { ...forwarded(run), offer };
   },
@@ -62,7 +62,7 @@ export const OLD_RULES_OF_POOLS: Record<string, Rules> = {
         const lease = await run.offer(request, options);
         if (lease.state !== "offered" || request.values || !deleted.delete(request.pool)) return lease;
         await run.release(request.pool, lease.leaseId);
-        return run.offer({ ...request, values: extents(`${(firstOf(lease) % 3n) + 1n}`) }, options);
+        return run.offer({ ...request, values: ranges(`${(firstOf(lease) % 3n) + 1n}`) }, options);
       };
       return { ...forwarded(run), close, offer };
     };
@@ -165,7 +165,7 @@ export class ModelStack {
       step();
       planned.set(resource, await this.#check(run, wishes, resource, true));
     }
-    for (const [resource, { extents: values }] of planned) {
+    for (const [resource, { ranges: values }] of planned) {
       const held = this.state.get(resource);
       if (held && isCommitted(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
       step();
@@ -224,17 +224,17 @@ export class ModelStack {
         return lease;
       }
     }
-    const movesAway = ({ owner, extents: [extent] }: Lease) => {
+    const movesAway = ({ owner, ranges: [range] }: Lease) => {
       const other = wishes[owner.split("::").at(-1)!];
-      return other !== undefined && other !== null && other !== extent!.first;
+      return other !== undefined && other !== null && other !== range!.first;
     };
-    const values = wish === null ? {} : { values: extents(`${wish}`) };
-    const preferred = held ? { preferred: extents(`${held.value}`) } : {};
+    const values = wish === null ? {} : { values: ranges(`${wish}`) };
+    const preferred = held ? { preferred: ranges(`${held.value}`) } : {};
     return run.offer({ ...this.#request(wishes, resource), ...values, ...preferred }, { inUp, movesAway });
   }
 
   #request(wishes: Wishes, resource: string): Request {
-    const declared = Object.values(wishes).flatMap((value) => (value === null ? [] : extents(`${value}`)));
+    const declared = Object.values(wishes).flatMap((value) => (value === null ? [] : ranges(`${value}`)));
     const from = { program: programOf(wishes), declared };
     return { pool: this.pool, owner: this.ownerOf(resource), type: "IPReservation", ...from };
   }

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { isCommitted } from "../../../provider/ipam/types";
 import { describePool } from "../../../provider/pool-names";
-import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
+import { createFixture, createPool, type Fixture, memoryEngine, ranges } from "../../contract/fixture";
 import { OwnPool } from "./own-pool";
 import {
   Killed,
@@ -86,7 +86,7 @@ class Model {
 
   static async start(rules: Rules, setup: PoolSetup): Promise<Model> {
     const made = await createFixture(memoryEngine(), { swapWait: 0 });
-    if (setup === "one pool") await createPool(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
+    if (setup === "one pool") await createPool(made.pool, { name: POOL, kind: "id", ranges: ranges("1-3") });
     return new Model(made, rules, setup);
   }
 
@@ -176,7 +176,7 @@ class Model {
     const committed = (await this.fixture.pool.leases(pool)).filter(
       (lease) => isCommitted(lease) && lease.owner.includes(`:${name}::`),
     );
-    const held = committed.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
+    const held = committed.map(({ owner, leaseId, ranges: [range] }) => ({ owner, leaseId, value: range!.first }));
     const known = [...state].map(([resource, each]) => ({ owner: ownerOf(resource), ...each }));
     const byValue = (a: { value: bigint }, b: { value: bigint }) => Number(a.value - b.value);
     expect(held.sort(byValue)).toEqual(known.sort(byValue));

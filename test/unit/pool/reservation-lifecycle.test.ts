@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
 import { findUsage } from "../../../provider/ipam/interface";
 import type { Lease } from "../../../provider/ipam/types";
-import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
+import { createFixture, createPool, type Fixture, memoryEngine, ranges } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
@@ -27,7 +27,7 @@ class Reservations {
   }
 
   async markUsed({ runner, ip, container }: Step): Promise<void> {
-    const values = extents(ip!);
+    const values = ranges(ip!);
     await this.#claim({
       pool: poolOf(runner!),
       owner: `container ${container}`,
@@ -41,7 +41,7 @@ class Reservations {
     try {
       const lease = await this.fixture.pool.claim(request);
       if (as) this.tokens.set(as, lease);
-      return formatIp(lease.extents[0]!.first);
+      return formatIp(lease.ranges[0]!.first);
     } catch (error) {
       expect(["PLAN_STALE", "IP_RESERVED", "IP_OUTSIDE_POOL", "POOL_NOT_FOUND"]).toContain(
         (error as { code: string }).code,
@@ -73,8 +73,8 @@ test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
   const names = Object.keys(runners);
   const reservations = new Reservations(await createFixture(engine, { quarantine: 0 }), names);
   for (const name of names) {
-    const reserved = extents(name === "node1" ? "10.128.64.254" : "10.128.128.254");
-    await createPool(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
+    const reserved = ranges(name === "node1" ? "10.128.64.254" : "10.128.128.254");
+    await createPool(reservations.fixture.pool, { name: poolOf(name), ranges: ranges(SUBNETS[name]!), reserved });
   }
   for (const step of steps as Step[]) await play(reservations, step);
   expect(await reservations.fixture.pool.fsck()).toEqual([]);
@@ -93,7 +93,7 @@ interface Step {
   seconds?: number;
 }
 
-const ipOf = (lease: Lease | undefined) => (lease ? formatIp(lease.extents[0]!.first) : null);
+const ipOf = (lease: Lease | undefined) => (lease ? formatIp(lease.ranges[0]!.first) : null);
 
 async function play(reservations: Reservations, step: Step): Promise<void> {
   const { pool, pass, another } = reservations.fixture;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { findUsage } from "../../../provider/ipam/interface";
-import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
+import { createFixture, createPool, type Fixture, firstOf, memoryEngine, ranges } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
 /** KohakuRiver's registrations. It marks runners inactive; here they are inactive if they were not seen for an hour. */
@@ -41,7 +41,7 @@ class Registry {
 
   async list(): Promise<{ runner: string; runnerId: number }[]> {
     const leases = await this.fixture.pool.leases("network/n");
-    return leases.map(({ owner, extents }) => ({ runner: owner, runnerId: Number(extents[0]!.first) }));
+    return leases.map(({ owner, ranges }) => ({ runner: owner, runnerId: Number(ranges[0]!.first) }));
   }
 }
 
@@ -52,7 +52,7 @@ test.each(allocation)("$name", async ({ subnet, steps }) => {
   await createPool(registry.fixture.pool, {
     name: "network/n",
     kind: "id",
-    extents: extents(`1-${last}`),
+    ranges: ranges(`1-${last}`),
     reclaimAfter: HOUR,
   });
   for (const step of steps as Step[]) await play(registry, step);

@@ -38,7 +38,7 @@ const LEASE = {
   pool: "pool/p",
   owner: "o",
   type: "IPReservation",
-  extents: [RANGE],
+  ranges: [RANGE],
   state: "offered",
   leaseId: "u.1",
   uid: "u",
@@ -72,9 +72,9 @@ describe("an answer that is not that of the service", () => {
   test.each<[string, unknown]>([
     ["no object", [1, 2]],
     ["a lease without an owner", { result: { ...LEASE, owner: undefined } }],
-    ["an extent that ends before it begins", { result: { ...LEASE, extents: [`${hex(5n)}-${hex(1n)}`] } }],
-    ["an extent that is a number", { result: { ...LEASE, extents: [5] } }],
-    ["a lease without extents", { result: { ...LEASE, extents: [] } }],
+    ["a range that ends before it begins", { result: { ...LEASE, ranges: [`${hex(5n)}-${hex(1n)}`] } }],
+    ["a range that is a number", { result: { ...LEASE, ranges: [5] } }],
+    ["a lease without ranges", { result: { ...LEASE, ranges: [] } }],
     ["a pool name with a shell command", { result: { ...LEASE, pool: "pool/$(x)" } }],
     ["an owner with control characters", { result: { ...LEASE, owner: "\u001b[2J" } }],
     ["an unknown state", { result: { ...LEASE, state: "mine" } }],
@@ -93,7 +93,7 @@ describe("an answer that is not that of the service", () => {
       y: 2,
     }));
     const lease = await pool.find({ pool: "pool/p", owner: "o" });
-    expect(lease).toEqual({ ...LEASE, extents: [{ first: 1n, last: 1n }], tenant: { org: "a", project: "b" } });
+    expect(lease).toEqual({ ...LEASE, ranges: [{ first: 1n, last: 1n }], tenant: { org: "a", project: "b" } });
   });
 
   test("__proto__ in data or labels changes no object", async () => {
@@ -132,12 +132,12 @@ describe("errors of the service", () => {
   const problem = { code: "IP_IN_USE", what: "10.0.0.1 is used.", fix: "Request another.", property: "ip" };
 
   test("have the same code, text, property and holder here", async () => {
-    const holder = { pool: "pool/p", owner: "other", uid: "u", extents: [RANGE] };
+    const holder = { pool: "pool/p", owner: "other", uid: "u", ranges: [RANGE] };
     const answer = { type: "urn:x", title: "Conflict", status: 409, detail: "", ...problem, holder };
     const pool = await poolOn(() => answer, 409);
     const error = await pool.claim(REQUEST).catch((reason: unknown) => reason);
     expect(error).toMatchObject({ ...problem, message: "IP_IN_USE: 10.0.0.1 is used. Request another." });
-    expect(error).toMatchObject({ holder: { ...holder, extents: [{ first: 1n, last: 1n }] } });
+    expect(error).toMatchObject({ holder: { ...holder, ranges: [{ first: 1n, last: 1n }] } });
   });
 
   test("with a code that only a newer service knows, or with control characters, are shown as plain text", async () => {

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import type { Lease, PoolSpec, Request } from "../../../provider/ipam/types";
-import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
+import { createFixture, createPool, type Fixture, memoryEngine, ranges } from "../../contract/fixture";
 
 const engine = memoryEngine();
 
@@ -17,9 +17,9 @@ const anything = fc.record({
     {},
     { size: 2n },
     { size: 4n },
-    { values: extents("5") },
-    { values: extents("8-11") },
-    { values: extents("16-23") },
+    { values: ranges("5") },
+    { values: ranges("8-11") },
+    { values: ranges("16-23") },
   ),
   name: fc.option(text),
   key: fc.option(fc.constantFrom("k", "l")),
@@ -38,9 +38,9 @@ test("any sequence of operations leaves a sound store, and a committed lease kee
       const made = await createFixture(engine);
       await createPool(made.pool, {
         kind: "id",
-        extents: extents("1-40"),
-        reserved: extents("6", "30-31"),
-        staticOnly: extents("7-9"),
+        ranges: ranges("1-40"),
+        reserved: ranges("6", "30-31"),
+        staticOnly: ranges("7-9"),
       });
       for (const one of steps) {
         const before = await committedLeases(made);
@@ -52,7 +52,7 @@ test("any sequence of operations leaves a sound store, and a committed lease kee
         const after = new Map((await committedLeases(made)).map((lease) => [lease.uid, lease]));
         for (const lease of before) {
           if (lease.uid === touched || one.op === "pass") continue;
-          expect(after.get(lease.uid)?.extents).toEqual(lease.extents);
+          expect(after.get(lease.uid)?.ranges).toEqual(lease.ranges);
         }
       }
     }),
@@ -79,7 +79,7 @@ function requestOf({
   ttl,
   grow,
 }: Anything): Request & { childPool?: PoolSpec } {
-  const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, extents: extents(`1-${grow}`) };
+  const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, ranges: ranges(`1-${grow}`) };
   return {
     pool,
     owner,
@@ -108,10 +108,10 @@ async function act({ pool, pass }: Fixture, one: Anything): Promise<string | und
   if (one.op === "close") await pool.close(one.pool, lease.leaseId);
   if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
   if (one.op === "change") {
-    const extent = one.pick.values && { extents: one.pick.values };
+    const range = one.pick.values && { ranges: one.pick.values };
     await pool.change(one.pool, lease.leaseId, {
       sharingKey: one.key,
-      ...extent,
+      ...range,
       ...(names && { names }),
       ...(childPool && { childPool }),
       ...(ports && { ports }),
@@ -131,7 +131,7 @@ test("with anotherAddress a request gets the lowest address of its key where its
   await fc.assert(
     fc.asyncProperty(fc.array(sharing, { maxLength: 40 }), async (steps) => {
       const { pool } = await createFixture(engine, { quarantine: 0 });
-      await createPool(pool, { kind: "id", extents: extents("1-4") });
+      await createPool(pool, { kind: "id", ranges: ranges("1-4") });
       const held = new Map<string, { value: bigint; key: string; ports: number[]; leaseId: string }>();
       for (const { owner, key, ports, release } of steps) {
         const own = held.get(owner);
@@ -157,9 +157,9 @@ test("with anotherAddress a request gets the lowest address of its key where its
           expect([previewed, lease, expected]).toEqual(["RUNNER_IDS_EXHAUSTED", "RUNNER_IDS_EXHAUSTED", undefined]);
           continue;
         }
-        expect((previewed as Lease).extents).toEqual(lease.extents);
-        expect(lease.extents[0]!.first).toBe(expected);
-        held.set(owner, { value: lease.extents[0]!.first, key, ports, leaseId: lease.leaseId });
+        expect((previewed as Lease).ranges).toEqual(lease.ranges);
+        expect(lease.ranges[0]!.first).toBe(expected);
+        held.set(owner, { value: lease.ranges[0]!.first, key, ports, leaseId: lease.leaseId });
       }
       expect(await pool.fsck()).toEqual([]);
     }),

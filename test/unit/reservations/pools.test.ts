@@ -66,7 +66,7 @@ describe.each([
     expect(first).toMatchObject(await useByToken(context, { token, by: "c1" }));
     expect(await codeOf(useByToken(context, { token, by: "c2" }))).toBe("TOKEN_USED");
     expect(await codeOf(releaseByToken(context, token))).toBe("TOKEN_USED");
-    const value = first.extents[0]!.first;
+    const value = first.ranges[0]!.first;
     const at = value < 65_536n ? { port: Number(value) } : { ip: value };
     expect(await free(context, { ...where, ...at })).toMatchObject({ leaseId: first.leaseId });
     expect(await codeOf(useByToken(context, { token, by: "c1" }))).toBe("TOKEN_USED");
@@ -203,7 +203,7 @@ describe("a caller with a tenant", () => {
 
   test("is refused in a pool of another tenant, and accepted in its own and in pools without a tenant", async () => {
     const { lease } = await reserve({ ...context, tenant }, { ...block, by: "c1" });
-    const ip = lease.extents[0]!.first;
+    const ip = lease.ranges[0]!.first;
     expect(await codeOf(reserve(other(), block))).toBe("TENANT_MISMATCH");
     expect(await codeOf(holdAddress(other(), { ...block, ttl: 30 }))).toBe("TENANT_MISMATCH");
     expect(await codeOf(useByAddress(other(), { ip, by: "c1" }))).toBe("TENANT_MISMATCH");

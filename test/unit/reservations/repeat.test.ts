@@ -154,7 +154,7 @@ describe("a release by token", () => {
         childPool: {
           name: "pool/p",
           kind: "address",
-          extents: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
+          ranges: [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.0.9") }],
           allocation: "lowest",
         },
       },

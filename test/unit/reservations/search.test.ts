@@ -271,7 +271,7 @@ describe("a caller with a tenant", () => {
 
   test("is refused where it names what belongs to another", async () => {
     const { lease, token } = await reserve(as(globex), { pool: "web" });
-    const ip = lease.extents[0]!.first;
+    const ip = lease.ranges[0]!.first;
     const refused = [
       showPool(as(acme), "globex"),
       historyOfPool(as(acme), "pool/globex"),

@@ -60,7 +60,7 @@ describe("free addresses", () => {
     expect((await find({ pool: "web", limit: 0 }))[0]!.addresses).toEqual([]);
   });
 
-  test("of a pool without .0 and .255 are without them in the middle of an extent, too", async () => {
+  test("of a pool without .0 and .255 are without them in the middle of a range, too", async () => {
     await stage.make("IPPool", "old", { ranges: ["10.7.0.250-10.7.1.3"], avoidBoundaryIps: true });
     expect((await find({ pool: "old" }))[0]!.addresses).toEqual([
       ...[250, 251, 252, 253, 254].map((last) => `10.7.0.${last}`),

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { parseRange } from "../../../provider/addressing/ip";
 import { openIpam } from "../../../provider/ipam";
 import { RunPlan } from "../../../provider/ipam/run-plan";
-import type { Extent, Json } from "../../../provider/ipam/types";
+import type { Json, ValueRange } from "../../../provider/ipam/types";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { describePool } from "../../../provider/pool-names";
@@ -207,27 +207,27 @@ const settingsOfNetwork = {
   docker: { enabled: "auto", networkName: "kohakuriver-overlay", range: "1/4" },
   verify: true,
 };
-const STORED: Record<string, { settings: Values; extents: Extent[]; kind: "id" | "address" }> = {
-  "network/training": { settings: settingsOfNetwork, extents: [{ first: 1n, last: 63n }], kind: "id" },
-  "runner/training/r1": { settings: ON_RUNNER, extents: [range("10.128.64.0/18")], kind: "address" },
+const STORED: Record<string, { settings: Values; ranges: ValueRange[]; kind: "id" | "address" }> = {
+  "network/training": { settings: settingsOfNetwork, ranges: [{ first: 1n, last: 63n }], kind: "id" },
+  "runner/training/r1": { settings: ON_RUNNER, ranges: [range("10.128.64.0/18")], kind: "address" },
   "pool/web": {
     settings: { ...POOL, addressSpace: "default", tenant: { org: "acme", project: "web" } },
-    extents: [range("198.51.100.0/24")],
+    ranges: [range("198.51.100.0/24")],
     kind: "address",
   },
 };
 
-function range(cidr: string): Extent {
+function range(cidr: string): ValueRange {
   return parseRange(cidr)!;
 }
 
-const open = ({ settings, extents, kind }: (typeof STORED)[string], { name }: { name: string }) =>
+const open = ({ settings, ranges, kind }: (typeof STORED)[string], { name }: { name: string }) =>
   pool.claim({
     pool: `space/${name.replaceAll("/", "-")}`,
     owner: `evil/urn:pulumi:dev::p::overlay:index:X::${name}`,
     type: "X",
-    values: kind === "id" ? [range("10.128.0.0/12")] : extents, // of the addresses of its runners
-    childPool: { name, kind, extents, allocation: "lowest", data: { settings: settings as Json, hub: null } },
+    values: kind === "id" ? [range("10.128.0.0/12")] : ranges, // of the addresses of its runners
+    childPool: { name, kind, ranges, allocation: "lowest", data: { settings: settings as Json, hub: null } },
   });
 
 /** Paths of all texts in these settings. */

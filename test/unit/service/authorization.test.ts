@@ -136,6 +136,7 @@ const PUBLIC = [
   "GET /docs/static/*",
   "GET /docs/static/index.html",
   "GET /docs/static/swagger-initializer.js",
+  "GET /docs/static/theme/page.css",
   "GET /docs/yaml",
   "GET /healthz",
   "GET /openapi.json",

@@ -5,7 +5,7 @@ import { openIpam } from "../../../provider/ipam";
 import { claimOne } from "../../../provider/ipam/interface";
 import type { EventPage, Ipam, LoggedEvent } from "../../../provider/ipam/types";
 import { EventFeed, type FeedOptions } from "../../../service/events/feed";
-import { by, createPoolOn, extents } from "../../contract/fixture";
+import { by, createPoolOn, ranges } from "../../contract/fixture";
 
 const ends: (() => unknown)[] = [];
 afterEach(async () => {
@@ -20,7 +20,7 @@ async function start(options: FeedOptions = {}) {
     quarantine: 0,
     observer: { committed: () => feeds[0]?.wake() },
   });
-  await createPoolOn(pool, { extents: extents("10.0.0.0/16") });
+  await createPoolOn(pool, { ranges: ranges("10.0.0.0/16") });
   const reads: (number | undefined)[] = [];
   const counted = {
     events: (options: { after?: number; limit?: number }): Promise<EventPage> => {

@@ -3,8 +3,9 @@ import { openIpam, type Store } from "../../../provider/ipam";
 import { describeExcess } from "../../../service/json-body";
 import { deploy } from "../cli/ctl";
 import { hostileBodies } from "./hostile-bodies";
-import { hostileRequests } from "./hostile-requests";
-import { TestService } from "./service";
+import { fillStore, hostileRequests, sentAgain } from "./hostile-requests";
+import { longestTurn } from "./longest-turn";
+import { type Answer, TestService } from "./service";
 
 let pool: Store;
 let service: TestService;
@@ -82,23 +83,35 @@ test("hostile bodies of every route are refused, each with at most 8 KB", async 
   expect(answers.filter(({ status, bytes }) => ![400, 413].includes(status) || bytes > 8192)).toEqual([]);
 });
 
-test("valid requests with as much in them as there may be: every route has one, and none fails", async () => {
+/** Milliseconds. `bench -- service --part hostile` has the aim of 50; a machine that runs other tests has a slower CPU. */
+const MOST_HELD = 150;
+
+test("valid requests with as much in them as there may be: every route has one, none fails or holds the event loop", async () => {
+  await fillStore(pool, 3000);
   const all = await service.token("all", ["admin", "preview", "deploy"]);
   const requests = hostileRequests();
   const routes = service.app.allRoutes.filter(({ config }) => config?.scope !== "public");
   const asked = new Set(requests.map(({ route }) => route));
   const missing = routes.flatMap(({ method, url }) => [method].flat().map((each) => `${each} ${url}`));
   expect(missing.filter((route) => !asked.has(route) && !STREAMED.test(route))).toEqual([]);
-  const answers: string[] = [];
+  const faults: string[] = [];
   for (const { route, name, url, body } of requests) {
     const [method] = route.split(" ");
-    const { statusCode, body: text } = await service.send(`${method} ${url}`, all, { ...(body && { payload: body }) });
-    const code = statusCode < 300 ? "" : JSON.parse(text).code;
-    if (statusCode >= 500 || ["INPUT_INVALID", "BODY_TOO_LARGE"].includes(code))
-      answers.push(`${route}, ${name}: ${code} ${text}`);
+    let held = Number.POSITIVE_INFINITY;
+    for (let round = 0; round < 3 && held > MOST_HELD; round++) {
+      const payload = sentAgain(body, round);
+      const options = payload === undefined ? {} : { payload, headers: { "content-type": "application/json" } };
+      let answer: Answer | undefined;
+      held = await longestTurn(async () => (answer = await service.send(`${method} ${url}`, all, options)));
+      const { statusCode, body: text } = answer!;
+      const code = statusCode < 300 ? "" : JSON.parse(text).code;
+      if (statusCode >= 500 || ["INPUT_INVALID", "BODY_TOO_LARGE"].includes(code))
+        faults.push(`${route}, ${name}: ${code} ${text}`);
+    }
+    if (held > MOST_HELD) faults.push(`${route}, ${name}: the event loop was held for ${held} ms`);
   }
-  expect(answers).toEqual([]);
-});
+  expect(faults).toEqual([]);
+}, 120_000);
 
 /** Streams and metrics take nothing that grows. `HEAD` is as `GET`. */
 const STREAMED = /^HEAD |\/events$|\/metrics$/;

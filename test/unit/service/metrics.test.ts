@@ -7,7 +7,7 @@ import { claimOne } from "../../../provider/ipam/interface";
 import type { Observer } from "../../../provider/ipam/session";
 import type { PoolSelector, Store } from "../../../provider/ipam/types";
 import { Metrics } from "../../../service/metrics/metrics";
-import { by, createPoolOn, extents, requestFor } from "../../contract/fixture";
+import { by, createPoolOn, ranges, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
 
@@ -76,7 +76,7 @@ describe("pools", () => {
 
   test("count offers, quarantine, allocations, releases and failures", async () => {
     const { pool, scrape } = await start();
-    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
+    await createPoolOn(pool, { ranges: ranges("10.0.0.0/30") });
     const lease = await claimOne(pool, by("a"));
     await pool.claim([by("b")]);
     await pool.offer(by("c"));
@@ -99,7 +99,7 @@ describe("pools", () => {
     const { pool, scrape, pass } = await start(3);
     const makers = [];
     for (const [i, name] of ["pool/a", "pool/b", "pool/c", "pool/d"].entries()) {
-      makers.push(await createPoolOn(pool, { name, extents: extents(`10.${i}.0.0/24`) }));
+      makers.push(await createPoolOn(pool, { name, ranges: ranges(`10.${i}.0.0/24`) }));
       await pool.claim([by("x", { pool: name })]);
       await pool.claim([by("y", { pool: name })]);
     }
@@ -130,7 +130,7 @@ describe("pools", () => {
   test("are read from the store at most every five seconds, but for a pool that is new", async () => {
     let reads = 0;
     const { pool, metrics } = await start();
-    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
+    await createPoolOn(pool, { ranges: ranges("10.0.0.0/30") });
     const pools: Store["pools"] = (selector) => {
       reads++;
       return pool.pools(selector);
@@ -138,7 +138,7 @@ describe("pools", () => {
     const counted = { ...reader(pool), pools } as unknown as Store;
     for (let i = 0; i < 5; i++) await metrics.render(counted);
     expect(reads).toBe(1);
-    await createPoolOn(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
+    await createPoolOn(pool, { name: "pool/new", ranges: ranges("10.1.0.0/30") });
     await pool.claim([by("a", { pool: "pool/new" })]);
     expect(parse(await metrics.render(counted))).toHaveProperty('overlay_ipam_pool_allocated{pool="pool/new"}', 1);
     expect(reads).toBe(2);
@@ -146,7 +146,7 @@ describe("pools", () => {
 
   test("have no values while the store does not answer", async () => {
     const { pool, metrics } = await start();
-    await createPoolOn(pool, { extents: extents("10.0.0.0/30") });
+    await createPoolOn(pool, { ranges: ranges("10.0.0.0/30") });
     await metrics.render(pool);
     const fail = async () => {
       throw new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait.");
@@ -154,7 +154,7 @@ describe("pools", () => {
     const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Store;
     const scrape = parse(await new Metrics(OPTIONS).render(broken));
     expect(scrape.overlay_store_up).toBe(0);
-    await createPoolOn(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
+    await createPoolOn(pool, { name: "pool/new", ranges: ranges("10.1.0.0/30") });
     await pool.claim([by("a", { pool: "pool/new" })]); // is not in the cache
     const later = parse(await metrics.render(broken));
     expect(later.overlay_store_up).toBe(0);

@@ -125,10 +125,10 @@ test.each([
 
 test("names the holder of values only to a caller that may see it", () => {
   const error = () => new OverlayError("IP_IN_USE", "10.0.0.1 is used.", "Request another.");
-  const lease = { pool: "pool/p", owner: "o", uid: "u", extents: [{ first: 1n, last: 2n }] } as Lease;
+  const lease = { pool: "pool/p", owner: "o", uid: "u", ranges: [{ first: 1n, last: 2n }] } as Lease;
   const [first, last] = ["1", "2"].map((digit) => digit.padStart(32, "0"));
-  expect(toProblem(error().heldBy(lease)).holder).toEqual({ ...lease, extents: [`${first}-${last}`] });
-  expect(toProblem(error().heldBy({ ...lease, owner: "another tenant", uid: "", extents: [] }))).not.toHaveProperty(
+  expect(toProblem(error().heldBy(lease)).holder).toEqual({ ...lease, ranges: [`${first}-${last}`] });
+  expect(toProblem(error().heldBy({ ...lease, owner: "another tenant", uid: "", ranges: [] }))).not.toHaveProperty(
     "holder",
   );
 });

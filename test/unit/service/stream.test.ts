@@ -5,7 +5,7 @@ import { openIpam } from "../../../provider/ipam";
 import type { LoggedEvent, Store } from "../../../provider/ipam/types";
 import { EventFeed } from "../../../service/events/feed";
 import { renderStream } from "../../../service/events/stream";
-import { by, createFixture, createPool, createPoolOn, extents, memoryEngine } from "../../contract/fixture";
+import { by, createFixture, createPool, createPoolOn, memoryEngine, ranges } from "../../contract/fixture";
 import { EventClient } from "./event-client";
 import { TestService } from "./service";
 
@@ -17,8 +17,8 @@ let [url, token, acme] = ["", "", ""];
 
 beforeAll(async () => {
   pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
-  await createPoolOn(pool, { extents: extents("10.0.0.0/20") });
-  await createPoolOn(pool, { name: "pool/q", extents: extents("10.9.0.0/20") });
+  await createPoolOn(pool, { ranges: ranges("10.0.0.0/20") });
+  await createPoolOn(pool, { name: "pool/q", ranges: ranges("10.9.0.0/20") });
   service = await TestService.on(pool);
   url = `${await service.app.listen({ port: 0, host: "127.0.0.1" })}/api/overlay/events`;
   [token, acme] = [await service.token("all", ["read"]), await service.token("acme", ["read"], { tenant: ACME })];
@@ -101,7 +101,7 @@ test.each([
 test("a stream does not go on with events of a store that was restored from an older backup", async () => {
   const start = async (owners: string[]) => {
     const { pool } = await createFixture(memoryEngine());
-    await createPool(pool, { extents: extents("10.0.0.0/20") });
+    await createPool(pool, { ranges: ranges("10.0.0.0/20") });
     for (const name of owners) await pool.claim(by(name));
     return pool;
   };
@@ -185,7 +185,7 @@ test("heartbeats have the newest id, also if no event was for the client", async
 
 test("a stream whose next events are lost says so, and ends", async () => {
   const { pool, pass } = await createFixture(memoryEngine());
-  await createPool(pool, { extents: extents("10.0.0.0/20") });
+  await createPool(pool, { ranges: ranges("10.0.0.0/20") });
   for (const name of ["a", "b", "c"]) await pool.claim(by(name));
   const { last } = await pool.events({});
   pass(31 * 86_400);

@@ -3,8 +3,8 @@ import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { openIpam } from "../../../provider/ipam";
 import { claimOne, findSpec, listSpecs } from "../../../provider/ipam/interface";
 import { rangeOf, rangeText } from "../../../provider/ipam/store/columns";
-import type { Extent, Lease, PoolSpec, Request, Store } from "../../../provider/ipam/types";
-import { extent } from "../../contract/fixture";
+import type { Lease, PoolSpec, Request, Store, ValueRange } from "../../../provider/ipam/types";
+import { range } from "../../contract/fixture";
 import { TestService } from "./service";
 
 /**
@@ -14,7 +14,7 @@ import { TestService } from "./service";
 const ACME = { org: "acme", project: "shop" };
 const OTHER = { org: "other", project: "web" };
 const SESSION = { actor: "ann@laptop", offerTtl: 3600, quarantine: 0 };
-const TENANT_DEFAULTS = { clusterIP: { range: extent("10.96.0.0/12"), prefixLength: 20 } };
+const TENANT_DEFAULTS = { clusterIP: { range: range("10.96.0.0/12"), prefixLength: 20 } };
 /** Owners are resources of one stack. Those of other/web and of the operator have `secret` in their names. */
 const owner = (name: string): string => `s/urn:pulumi:prod::shop::overlay:index:T::${name}`;
 
@@ -44,23 +44,23 @@ afterEach(() => service.close());
 
 const HTTP = { protocol: "tcp", port: 80 } as const;
 
-const specOf = (name: string, range: string, more: Partial<PoolSpec> = {}): PoolSpec => ({
+const specOf = (name: string, text: string, more: Partial<PoolSpec> = {}): PoolSpec => ({
   name: `pool/${name}`,
   kind: "address",
-  extents: [extent(range)],
+  ranges: [range(text)],
   allocation: "lowest",
-  data: { settings: { poolName: name, addressSpace: "default", type: "container", ranges: [range] } },
+  data: { settings: { poolName: name, addressSpace: "default", type: "container", ranges: [text] } },
   ...more,
 });
 
-const makePool = (name: string, range: string, more: Partial<PoolSpec>, by: string): Promise<Lease> =>
+const makePool = (name: string, text: string, more: Partial<PoolSpec>, by: string): Promise<Lease> =>
   claimOne(pool, {
     pool: "space/default",
     owner: owner(by),
     type: "IPPool",
-    values: [extent(range)],
+    values: [range(text)],
     names: [more.name ?? `pool/${name}`],
-    childPool: specOf(name, range, more),
+    childPool: specOf(name, text, more),
     ...(more.tenant && { tenant: more.tenant }),
   });
 
@@ -69,17 +69,17 @@ const at = (name: string, ...addresses: string[]): Request => ({
   owner: owner(name),
   type: "IPReservation",
   program: "main",
-  ...(addresses.length > 0 && { values: addresses.map(extent) }),
+  ...(addresses.length > 0 && { values: addresses.map(range) }),
 });
 
-const fromWire = (text: unknown): Extent => rangeOf(String(text));
+const fromWire = (text: unknown): ValueRange => rangeOf(String(text));
 
 /** As JSON has it. */
 const toWire = (value: unknown): unknown => {
   if (typeof value === "bigint") return String(value);
   if (Array.isArray(value)) return value.map(toWire);
   if (typeof value !== "object" || value === null) return value;
-  if ("first" in value) return rangeText(value as Extent);
+  if ("first" in value) return rangeText(value as ValueRange);
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, toWire(inner)]));
 };
 
@@ -121,17 +121,17 @@ async function snapshot(): Promise<string> {
 
 const claimOf = (request: Partial<Request>) => ({ ...at("mine"), ...request });
 const offerOf = claimOf;
-const poolOf = (range: string, more: Partial<Request>) =>
-  claimOf({ pool: "space/default", type: "IPPool", values: [extent(range)], ...more });
+const poolOf = (text: string, more: Partial<Request>) =>
+  claimOf({ pool: "space/default", type: "IPPool", values: [range(text)], ...more });
 const identityOf = ({ uid, leaseId }: Lease) => ({ identity: { uid, leaseId } });
 const placeOf = ({ pool, leaseId }: Lease) => ({ pool, leaseId });
 
 describe("a caller of one tenant changes nothing of others, and reads nothing of them", () => {
   test.each<[what: string, name: string, input: () => object, result: string]>([
-    ["claims a held address", "claim", () => claimOf({ values: held.extents }), "409 PLAN_STALE"],
-    ["claims a promised address", "claim", () => claimOf({ values: offered.extents }), "409 PLAN_STALE"],
-    ["offers a held address", "offer", () => offerOf({ values: held.extents }), "409 IP_IN_USE"],
-    ["offers a promised address", "offer", () => offerOf({ values: offered.extents }), "409 IP_IN_USE"],
+    ["claims a held address", "claim", () => claimOf({ values: held.ranges }), "409 PLAN_STALE"],
+    ["claims a promised address", "claim", () => claimOf({ values: offered.ranges }), "409 PLAN_STALE"],
+    ["offers a held address", "offer", () => offerOf({ values: held.ranges }), "409 IP_IN_USE"],
+    ["offers a promised address", "offer", () => offerOf({ values: offered.ranges }), "409 IP_IN_USE"],
     ["claims as the owner of a lease", "claim", () => claimOf({ owner: held.owner }), "403 ACCESS_DENIED"],
     ["claims as the owner of an offer", "claim", () => claimOf({ owner: offered.owner }), "403 ACCESS_DENIED"],
     [
@@ -145,13 +145,13 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
     [
       "claims after a rename",
       "claim",
-      () => claimOf({ formerOwner: held.owner, values: held.extents }),
+      () => claimOf({ formerOwner: held.owner, values: held.ranges }),
       "403 ACCESS_DENIED",
     ],
     [
       "offers after a rename",
       "offer",
-      () => offerOf({ formerOwner: held.owner, values: held.extents }),
+      () => offerOf({ formerOwner: held.owner, values: held.ranges }),
       "409 IP_IN_USE",
     ],
     [
@@ -191,7 +191,7 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
       "claim",
       () =>
         claimOf({
-          values: [extent("192.168.7.2")],
+          values: [range("192.168.7.2")],
           sharingKey: "k",
           ports: [HTTP],
           evictSameTenant: true,
@@ -202,7 +202,7 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
     [
       "claims several",
       "claim",
-      () => [claimOf({ owner: owner("first") }), claimOf({ values: held.extents })],
+      () => [claimOf({ owner: owner("first") }), claimOf({ values: held.ranges })],
       "409 PLAN_STALE",
     ],
     ["imports a held address", "importLeases", () => ({ leases: [at("mine", "192.168.7.0")] }), "200"],
@@ -253,12 +253,12 @@ describe("a caller of one tenant changes nothing of others, and reads nothing of
 });
 
 describe("the tenant comes from the token", () => {
-  const range = TENANT_DEFAULTS.clusterIP.range;
+  const shared = TENANT_DEFAULTS.clusterIP.range;
   const sharedRange = {
     pool: "space/default",
     owner: "tenants/clusterIP",
     type: "IPPool",
-    values: [range],
+    values: [shared],
     names: ["pool/tenants/clusterIP"],
     childPool: {
       ...specOf("tenants/clusterIP", "10.96.0.0/12"),
@@ -291,7 +291,7 @@ describe("the tenant comes from the token", () => {
   });
 
   test.each<[string, object]>([
-    ["another range", { values: [extent("10.112.0.0/12")] }],
+    ["another range", { values: [range("10.112.0.0/12")] }],
     ["a tenant", { tenant: OTHER }],
     ["labels", { labels: { x: "y" } }],
     ["another pool", { pool: "pool/web", values: undefined, childPool: undefined, names: undefined }],
@@ -343,12 +343,12 @@ describe("errors do not name owners, values and pools of others", () => {
   test.each<[code: string, input: () => object, text: string]>([
     [
       "PLAN_STALE",
-      () => claimOf({ values: held.extents }),
+      () => claimOf({ values: held.ranges }),
       "Address 192.168.7.0 of IPPool web is reserved by another tenant now.",
     ],
     [
       "PLAN_STALE",
-      () => claimOf({ values: offered.extents }),
+      () => claimOf({ values: offered.ranges }),
       "Address 192.168.7.1 of IPPool web is promised to another tenant now.",
     ],
     [
@@ -358,7 +358,7 @@ describe("errors do not name owners, values and pools of others", () => {
     ],
     [
       "SHARING_CONFLICT",
-      () => claimOf({ values: [extent("192.168.7.2")], sharingKey: "mine" }),
+      () => claimOf({ values: [range("192.168.7.2")], sharingKey: "mine" }),
       "Address 192.168.7.2 of IPPool web is shared by another tenant under another key or tenant than 'mine'.",
     ],
   ])("%s", async (code, input, text) => {
@@ -386,7 +386,7 @@ describe("errors do not name owners, values and pools of others", () => {
     await fill();
     const lengthy = pool.session({ quarantine: 3600 });
     await lengthy.release("pool/web", held.leaseId);
-    const { text, lease } = await send("offer", offerOf({ values: held.extents }));
+    const { text, lease } = await send("offer", offerOf({ values: held.ranges }));
     expect(lease!.warnings).toEqual([
       expect.stringMatching(/^Address 192.168.7.0 of IPPool web was released by another tenant at /),
     ]);
@@ -396,7 +396,7 @@ describe("errors do not name owners, values and pools of others", () => {
   test("a promise that was broken", async () => {
     const { lease } = await send("offer", at("mine"));
     now += 3_601_000;
-    await pool.claim([{ ...at("secret-next"), values: lease!.extents.map(fromWire), tenant: OTHER }]);
+    await pool.claim([{ ...at("secret-next"), values: lease!.ranges.map(fromWire), tenant: OTHER }]);
     const { result, what } = await send("offer", { ...at("mine"), inUp: true });
     expect(result).toBe("409 PLAN_STALE");
     expect(what).toMatch(
@@ -493,17 +493,17 @@ describe("what a caller of one tenant previews stops no other stack", () => {
     bearer = await service.token("fork", ["preview"], { tenant: ACME });
   });
   const network: Request = {
-    ...{ pool: "space/default", owner: owner("net"), type: "OverlayNetwork", values: [extent("10.1.0.0/16")] },
+    ...{ pool: "space/default", owner: owner("net"), type: "OverlayNetwork", values: [range("10.1.0.0/16")] },
     names: ["network/n", "host/10.0.0.5/link/br0"],
-    childPool: { name: "network/n", kind: "id", extents: [{ first: 1n, last: 9n }], allocation: "lowest" },
+    childPool: { name: "network/n", kind: "id", ranges: [{ first: 1n, last: 9n }], allocation: "lowest" },
   };
   const runner: Request = {
     ...{ pool: "network/n", owner: owner("node1"), type: "RunnerSubnet" },
     names: ["runner/n/node1", "host/10.0.0.6/link/br0"],
-    childPool: { name: "runner/n/node1", kind: "address", extents: [extent("10.1.1.0/24")], allocation: "lowest" },
+    childPool: { name: "runner/n/node1", kind: "address", ranges: [range("10.1.1.0/24")], allocation: "lowest" },
   };
   const reservation: Request = {
-    ...{ pool: "runner/n/node1", owner: owner("c"), type: "IPReservation", values: [extent("10.1.1.9")] },
+    ...{ pool: "runner/n/node1", owner: owner("c"), type: "IPReservation", values: [range("10.1.1.9")] },
     names: ["user/n/c"],
   };
   const squat = (request: Request) =>
@@ -512,7 +512,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
 
   test("names and ranges of address spaces go to the first claim, also with a preview before it", async () => {
     for (const request of [network, runner, reservation]) {
-      const other = request === reservation ? { values: [extent("10.1.1.8")] } : {};
+      const other = request === reservation ? { values: [range("10.1.1.8")] } : {};
       expect((await squat({ ...request, ...other })).result, request.type).toBe("200");
       for (const inUp of [false, true]) {
         const { warnings } = await pool.offer({ ...request, owner: `${request.owner}-own`, run: "run", inUp });
@@ -528,7 +528,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
 
   test("two resources of one run do not get one name", async () => {
     await pool.offer({ ...network, run: "run" });
-    const other = { ...network, owner: owner("other"), values: [extent("10.2.0.0/16")], run: "run" };
+    const other = { ...network, owner: owner("other"), values: [range("10.2.0.0/16")], run: "run" };
     await expect(pool.offer(other)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     const overlapping = { ...network, owner: owner("other"), names: [], childPool: undefined, run: "run" };
     await expect(pool.offer(overlapping as never)).rejects.toMatchObject({ code: "POOL_OVERLAP" });
@@ -540,7 +540,7 @@ describe("what a caller of one tenant previews stops no other stack", () => {
     for (let i = 0; i < 5; i++)
       results.push((await send("offer", offerOf({ owner: owner(`blocker-${i}`) }), i % 2 ? bearer : second)).result);
     expect(results).toEqual([...Array(4).fill("200"), "409 POOL_QUOTA"]);
-    const whole = offerOf({ owner: owner("whole"), values: [extent("192.168.7.0/29")] });
+    const whole = offerOf({ owner: owner("whole"), values: [range("192.168.7.0/29")] });
     expect((await send("offer", whole, await service.token("pool", ["preview"], { pool: "web" }))).result).toMatch(
       /409/,
     );
@@ -591,8 +591,8 @@ describe("limits of a pool that the operator made for a tenant", () => {
   const LIMITS = {
     tenant: ACME,
     quota: { maxReservations: 2 },
-    reserved: [extent("192.168.9.0")],
-    staticOnly: [extent("192.168.9.1")],
+    reserved: [range("192.168.9.0")],
+    staticOnly: [range("192.168.9.1")],
   };
   const limited = specOf("limited", "192.168.9.0/29", LIMITS);
   let opener: Lease;

@@ -2,7 +2,8 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { openIpam } from "../../../provider/ipam";
-import type { Store, Webhook } from "../../../provider/ipam/types";
+import type { Webhook } from "../../../provider/ipam/admin";
+import type { Store } from "../../../provider/ipam/types";
 import {
   createWebhook,
   listWebhooks,
@@ -14,7 +15,7 @@ import {
 import { WebhookDeliveries } from "../../../service/events/deliveries";
 import { afterFailure, DELIVERY_TIMES, type DeliveryTimes } from "../../../service/events/delivery";
 import { EventFeed } from "../../../service/events/feed";
-import { by, createPoolOn, extents } from "../../contract/fixture";
+import { by, createPoolOn, ranges } from "../../contract/fixture";
 import { hmacOf, Receiver } from "./receiver";
 
 const ends: (() => unknown)[] = [];
@@ -26,10 +27,10 @@ const TIMES: Partial<DeliveryTimes> = { firstRetry: 20, longestRetry: 100, reche
 
 async function newPool(): Promise<Store> {
   const pool = await openIpam("memory:", { offerTtl: 60, quarantine: 0 });
-  await createPoolOn(pool, { extents: extents("10.0.0.0/20") });
+  await createPoolOn(pool, { ranges: ranges("10.0.0.0/20") });
   await createPoolOn(pool, {
     name: "pool/q",
-    extents: extents("10.9.0.0/20"),
+    ranges: ranges("10.9.0.0/20"),
     tenant: { org: "acme", project: "web" },
   });
   return pool;

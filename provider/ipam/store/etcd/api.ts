@@ -6,22 +6,18 @@ import { fromJSON } from "@grpc/proto-loader";
  * set or read are left out, which the wire format allows. Keys and values are UTF-8 here, so they are texts instead of bytes.
  */
 const ENUMS = {
-  SortOrder: ["NONE", "ASCEND", "DESCEND"],
-  SortTarget: ["KEY", "VERSION", "CREATE", "MOD", "VALUE"],
   CompareResult: ["EQUAL", "GREATER", "LESS", "NOT_EQUAL"],
   CompareTarget: ["VERSION", "CREATE", "MOD", "VALUE", "LEASE"],
 } as const;
 
 const MESSAGES = {
   ResponseHeader: { revision: ["int64", 3] },
-  KeyValue: { key: ["string", 1], mod_revision: ["int64", 3], version: ["int64", 4], value: ["string", 5] },
+  KeyValue: { key: ["string", 1], mod_revision: ["int64", 3], value: ["string", 5] },
   RangeRequest: {
     key: ["string", 1],
     range_end: ["string", 2],
     limit: ["int64", 3],
     revision: ["int64", 4],
-    sort_order: ["SortOrder", 5],
-    sort_target: ["SortTarget", 6],
     serializable: ["bool", 7],
     keys_only: ["bool", 8],
   },
@@ -39,8 +35,6 @@ const MESSAGES = {
     result: ["CompareResult", 1],
     target: ["CompareTarget", 2],
     key: ["string", 3],
-    version: ["int64", 4],
-    create_revision: ["int64", 5],
     mod_revision: ["int64", 6],
     range_end: ["string", 64],
   },

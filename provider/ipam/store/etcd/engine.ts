@@ -1,11 +1,11 @@
-import { randomBytes } from "node:crypto";
 import { isOverlayError, type OverlayError } from "../../../errors";
 import { headAhead, judgeClock, machineTime, serverLeapt } from "../clock";
-import { pools } from "../schema";
+import { store } from "../schema";
 import {
   type ClockFinding,
   Conflict,
   type Engine,
+  emptyHead,
   LAYOUT,
   type Query,
   type Rows,
@@ -14,20 +14,17 @@ import {
   unknownLayout,
 } from "../store";
 import { EtcdClient } from "./client";
-import { Committer } from "./commit";
-import { headText, type Opening, openingOf, readOpening, type StoreRow } from "./head";
-import { Keys, parseObject, rowOf } from "./keys";
+import { Keys, parseObject, storedOf } from "./keys";
 import { type Entry, EtcdKv, get, isAbsent, put, wasPutAt } from "./kv";
 import { EtcdLock } from "./lock";
-import { answerAll, Moment, readLocked, together } from "./queries";
+import { answerAll, Moment, type Plan, together } from "./queries";
 import { ClusterClock } from "./time";
-import { EtcdTransaction } from "./transaction";
+import { EtcdTransaction, finish, type Opening, type Parts } from "./transaction";
 import { type Cluster, parseEtcdUrl } from "./url";
-import { emptyPool, type LockedPool } from "./writes";
 
 /**
  * etcd has no locks that are held from one request to the next: a transaction reads everything at one revision, and its commit compares the
- * revisions of what it has locked. `keys.ts` has the keys, `commit.ts` what a commit is.
+ * revision of the row of the store. `keys.ts` has the keys, `transaction.ts` what a commit is.
  */
 export interface EtcdOptions {
   /** For tests: replaces the time of the cluster. */
@@ -44,142 +41,117 @@ export async function openEtcd(url: string, options: EtcdOptions = {}): Promise<
   if (cluster.isExposed) options.warn?.(`etcd at ${cluster.place} is used without TLS, because of tls=false.`);
   const kv = new EtcdKv(new EtcdClient(cluster), cluster);
   const keys = new Keys(cluster.prefix);
+  const { patience = 10 } = options;
+  const parts = { kv, keys, lock: new EtcdLock(kv, keys.lock), patience: patience * 1000 };
   try {
-    return new EtcdEngine(kv, keys, cluster, await prepareStore(kv, keys, `etcd at ${cluster.place}`), options);
+    return new EtcdEngine(parts, cluster, await prepareStore(kv, keys, `etcd at ${cluster.place}`), options);
   } catch (error) {
     kv.close();
     throw error instanceof StoreUnavailable ? error.cause : error;
   }
 }
 
+const openingOf = (entry: Entry | undefined): Opening => {
+  if (!entry) return { head: emptyHead() };
+  const { one: _, ...head } = store.decode(parseObject(entry.value));
+  return { head, entry };
+};
+
 /** Makes the store if there is none. Returns why nothing can be written, if so: etcd checks permissions and space before it compares. */
 async function prepareStore(kv: EtcdKv, keys: Keys, place: string): Promise<OverlayError | undefined> {
-  const row: StoreRow = { id: randomBytes(16).toString("hex"), layout: LAYOUT, offset: 0, eventOffset: 0 };
-  const check = (store: Entry | undefined) => {
-    const { layout } = openingOf(store && parseObject(store.value)).head;
+  const check = (found: Entry[][]) => {
+    const entry = found[0]?.[0];
+    const layout = Number(entry ? parseObject(entry.value).layout : LAYOUT);
     if (layout > LAYOUT) throw unknownLayout(place, layout);
   };
+  const row = JSON.stringify(storedOf(store, { ...emptyHead(), one: 1 }));
   try {
-    const { found } = await kv.txn(
-      [isAbsent(keys.store)],
-      [put(keys.store, JSON.stringify(row))],
-      [get({ key: keys.store })],
-    );
-    check(found[0]?.[0]);
+    check((await kv.txn([isAbsent(keys.store)], [put(keys.store, row)], [get({ key: keys.store })])).found);
     return undefined;
   } catch (error) {
     if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
-    check((await kv.read([{ key: keys.store }])).found[0]![0]);
+    check((await kv.read([{ key: keys.store }])).found);
     return error;
   }
 }
 
-/** How long to wait for the lock. */
-const LOCK_TIMEOUT_MS = 30_000;
-/** For so long after a conflict, transactions take the lock before they read: in a crowd most of the others conflict again. */
-const CROWDED_MS = 500;
-
 class EtcdEngine implements Engine {
-  readonly hasEventGaps = true;
   readonly place: string;
   readonly #clock: ClusterClock;
   readonly #machineTime: () => number;
-  readonly #lock: EtcdLock;
-  readonly #committer: Committer;
   /** The time of the last commit that was seen, if the clock was behind it. */
   #lastCommit = 0;
-  #crowdedUntil = 0;
 
   constructor(
-    private readonly kv: EtcdKv,
-    private readonly keys: Keys,
+    private readonly parts: Parts,
     cluster: Cluster,
     private readonly refusal: OverlayError | undefined,
-    { clock, machineTime: witness = clock ?? machineTime, patience = 10 }: EtcdOptions,
+    { clock, machineTime: witness = clock ?? machineTime }: EtcdOptions,
   ) {
     this.place = `etcd at ${cluster.place}`;
     this.#clock = new ClusterClock(cluster, clock);
     this.#machineTime = witness;
-    this.#lock = new EtcdLock(kv, keys);
-    this.#committer = new Committer(kv, keys, patience * 1000);
   }
 
   get readOnly(): boolean {
     return this.refusal !== undefined;
   }
 
-  async begin(queries: Query[], locks?: string[] | "all"): Promise<Transaction> {
-    if (locks && this.refusal) throw this.refusal;
-    // Each commit compares the row of the store: one that changes it has the whole store for itself.
-    const names = locks === "all" ? [] : (locks ?? []);
-    if (names.length === 0 || performance.now() > this.#crowdedUntil) return this.#begin(queries, names);
-    const unlock = await this.lock();
-    return this.#begin(queries, names).catch(async (error: unknown) => {
-      await unlock();
-      throw error;
-    });
-  }
-
-  async #begin(queries: Query[], names: string[]): Promise<Transaction> {
-    const { kv, keys } = this;
+  async begin(queries: Query[], given?: string[] | "all"): Promise<Transaction> {
+    if (given && this.refusal) throw this.refusal;
+    const locks = given === "all" ? [] : (given ?? []);
+    const asked = [...queries, ...locks.map((name): Query => ({ of: "pool", name }))];
+    const { kv, keys } = this.parts;
     const time = await this.#clock.now();
     for (;;) {
       // The clocks of processes differ by up to a second. If one is further behind the last commit, that is the time.
-      const assumed = Math.max(time, this.#lastCommit);
-      const moment = new Moment(kv, keys, assumed);
-      const [{ row, storeRevision, head }, locked, rows] = await moment.run(
-        together<[Opening, LockedPool[], Rows]>([
-          readOpening(moment),
-          together(names.map((name) => readLocked(moment, name))),
-          answerAll(moment, queries),
-        ]),
+      const moment = new Moment(kv, keys, Math.max(time, this.#lastCommit));
+      const [opening, rows] = await moment.run(
+        together<[Opening, Rows]>([this.#readOpening(), answerAll(moment, asked)]),
       );
-      if (row.pending !== undefined) {
-        if (this.readOnly) throw new Conflict();
-        await this.#committer.finish(row, storeRevision);
-        continue;
-      }
-      const { at } = head;
+      if (await this.#finishPending(opening)) continue;
+      const { at } = opening.head;
       const now = Math.max(time, at);
       if (judgeClock(now, [this.#machineTime(), at]) === "leap")
         throw serverLeapt(this.place, now, this.#machineTime(), at);
       this.#lastCommit = at > time ? at : 0;
-      if (Math.abs(now - assumed) > 1000) continue;
-      const onConflict = () => {
-        this.#crowdedUntil = performance.now() + CROWDED_MS;
-      };
-      const parts = { kv, lock: this.#lock, committer: this.#committer, onConflict };
-      return new EtcdTransaction(parts, moment, now, locked, withPools(rows, locked));
+      if (Math.abs(now - moment.now) <= 1000) return new EtcdTransaction(this.parts, moment, opening, now, rows, locks);
     }
   }
 
-  lock(): Promise<() => Promise<void>> {
-    return this.#lock.acquire(LOCK_TIMEOUT_MS);
+  *#readOpening(): Plan<Opening> {
+    const [[entry] = []] = yield [{ key: this.parts.keys.store }];
+    return openingOf(entry);
   }
 
-  /** `repair`: commits with the time of the clock, although the last commit has a later time. */
+  async #finishPending({ entry }: Opening): Promise<boolean> {
+    const row = parseObject(entry?.value ?? "");
+    if (!entry || row.pending === undefined) return false;
+    if (this.readOnly) throw new Conflict();
+    await finish(this.parts.kv, this.parts.keys, row, entry.revision);
+    return true;
+  }
+
+  lock(): Promise<() => Promise<void>> {
+    return this.parts.lock.acquire();
+  }
+
+  /** `repair`: the time of the last commit becomes that of the clock, although it is later. */
   async checkClock(repair: boolean): Promise<ClockFinding | undefined> {
+    const { kv, keys } = this.parts;
     const time = await this.#clock.now();
-    const moment = new Moment(this.kv, this.keys, time);
-    const { head, headRevision } = await moment.run(readOpening(moment));
+    const [[entry] = []] = (await kv.read([{ key: keys.store }])).found;
+    const { head } = openingOf(entry);
     const machine = this.#machineTime();
     const verdict = judgeClock(time, [machine, head.at], head.at);
     if (verdict === "sound") return undefined;
     if (verdict === "leap") return { problem: serverLeapt(this.place, time, machine, head.at).what, repairable: false };
-    const value = headText({ at: time, last: head.lastEvent });
-    if (repair) await this.kv.txn([wasPutAt(this.keys.head, headRevision)], [put(this.keys.head, value)]);
+    const row = JSON.stringify({ ...parseObject(entry!.value), at: time });
+    if (repair) await kv.txn([wasPutAt(keys.store, entry!.revision)], [put(keys.store, row)]);
     return { problem: headAhead(this.place, head.at, time), repairable: true };
   }
 
   async close(): Promise<void> {
-    this.kv.close();
+    this.parts.kv.close();
   }
 }
-
-/** Also the rows of locked pools. Those that have none get one if the transaction writes. */
-const withPools = (rows: Rows, locked: LockedPool[]): Rows => {
-  if (locked.length === 0) return rows;
-  const found = locked.map(({ name, entry }) => (entry ? rowOf(pools, entry) : emptyPool(name)));
-  const names = new Set(locked.map(({ name }) => name));
-  return { ...rows, pools: [...found, ...(rows.pools ?? []).filter(({ name }) => !names.has(name))] };
-};

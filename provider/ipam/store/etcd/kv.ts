@@ -8,17 +8,14 @@ export interface KeyRange {
   key: string;
   end?: string;
   limit?: number;
-  /** Default: by key. */
-  orderBy?: "VALUE" | "CREATE";
   keysOnly?: boolean;
 }
 
-/** A key with its value, and when and how often it was put. */
+/** A key with its value, and when it was put. */
 export interface Entry {
   key: string;
   value: string;
   revision: number;
-  puts: number;
 }
 
 const rangeEnd = (end?: string) => (end === undefined ? {} : { range_end: end });
@@ -28,34 +25,20 @@ export const put = (key: string, value: string, lease?: string): RequestOp => ({
 });
 export const del = (key: string, end?: string): RequestOp => ({ request_delete_range: { key, ...rangeEnd(end) } });
 export const get = (range: KeyRange): RequestOp => ({ request_range: toRequest(range) });
-/** One of two lists of operations, within a Txn. */
-export const choose = (compare: Compare[], success: RequestOp[]): RequestOp => ({ request_txn: { compare, success } });
 
-const toRequest = ({ key, end, limit, orderBy, keysOnly }: KeyRange): Sent<"RangeRequest"> => ({
+const toRequest = ({ key, end, limit, keysOnly }: KeyRange): Sent<"RangeRequest"> => ({
   key,
   ...rangeEnd(end),
   ...(limit !== undefined && { limit }),
-  ...(orderBy && { sort_order: "ASCEND", sort_target: orderBy }),
   ...(keysOnly && { keys_only: true }),
 });
 
-/** The key, or all keys of the range, are absent. */
-export const isAbsent = (key: string, end?: string): Compare => ({
-  ...{ key, target: "CREATE", result: "EQUAL", create_revision: 0 },
-  ...rangeEnd(end),
-});
-export const isPresent = (key: string): Compare => ({
-  ...{ key, target: "CREATE", result: "NOT_EQUAL", create_revision: 0 },
-});
 /** The key was put last at this revision; 0: it is absent. */
 export const wasPutAt = (key: string, revision: number): Compare => ({
   ...{ key, target: "MOD", result: "EQUAL", mod_revision: revision },
 });
-/** No key of the range was put after this revision. */
-export const isUnchangedSince = (revision: number, key: string, end?: string): Compare => ({
-  ...{ key, target: "MOD", result: "LESS", mod_revision: revision + 1 },
-  ...rangeEnd(end),
-});
+export const isAbsent = (key: string): Compare => wasPutAt(key, 0);
+export const isPresent = (key: string): Compare => ({ key, target: "MOD", result: "GREATER", mod_revision: 0 });
 
 /**
  * etcd takes 128 comparisons or operations in a Txn, and in one inside of it as many as those of the outer one leave: so up to `MAX_COMPARES`
@@ -67,9 +50,9 @@ export const MAX_OPERATIONS = 60 * GROUP;
 
 function grouped(operations: RequestOp[]): RequestOp[] {
   if (operations.length <= GROUP) return operations;
-  const count = Math.ceil(operations.length / GROUP);
-  const group = (_: unknown, i: number) => choose([], operations.slice(i * GROUP, (i + 1) * GROUP));
-  return Array.from({ length: count }, group);
+  return Array.from({ length: Math.ceil(operations.length / GROUP) }, (_, i) => ({
+    request_txn: { success: operations.slice(i * GROUP, (i + 1) * GROUP) },
+  }));
 }
 
 export interface TxnResult {
@@ -84,8 +67,8 @@ const entriesOf = ({ responses }: Received<"TxnResponse">): Entry[][] =>
     response_txn ? entriesOf(response_txn) : response_range ? [response_range.kvs.map(toEntry)] : [],
   );
 
-const toEntry = ({ key, value, mod_revision, version }: Received<"KeyValue">): Entry => ({
-  ...{ key, value, revision: Number(mod_revision), puts: Number(version) },
+const toEntry = ({ key, value, mod_revision }: Received<"KeyValue">): Entry => ({
+  ...{ key, value, revision: Number(mod_revision) },
 });
 
 /** Calls of the client, with errors as `OverlayError`, `Conflict` or `StoreUnavailable`. */

@@ -1,53 +1,35 @@
-import type { FreeRow, LeaseRow, OfferRow, PoolRow } from "../../decide/rows";
-import { overlapsAny, positionOf } from "../../extents";
-import type { Extent, LoggedEvent } from "../../types";
-import { hex } from "../columns";
-import { epochs, freeRanges, leases, offers, pools } from "../schema";
-import type { DocumentRow, EpochRow, Query, Rows } from "../store";
-import type { Opening } from "./head";
+import { Found } from "../queries";
 import {
-  EVENTS_IN_COMMIT,
-  endOfPrefix,
-  entriesOf,
-  eventsAt,
-  type Keys,
-  padNumber,
-  type Range,
-  rowOf,
-  rowsAt,
-  rowsOf,
-} from "./keys";
+  documents,
+  epochs,
+  events,
+  leaseNames,
+  leasePorts,
+  leaseRanges,
+  leases,
+  offerNames,
+  offers,
+  pools,
+  secrets,
+  TABLES,
+} from "../schema";
+import type { Query, Rows } from "../store";
+import type { Stored, Table } from "../table";
+import { endOfPrefix, indexName, type Keys, padNumber, parseObject, type Range } from "./keys";
 import { type Entry, type EtcdKv, type KeyRange, MAX_OPERATIONS } from "./kv";
-import type { LockedPool } from "./writes";
 
-/** Answers queries from ranges of keys, see `keys.ts`. */
-
-/**
- * Keys of events begin with the revision of `head` that their transaction has read. Later commits have higher revisions, and a commit fails if `head`
- * has been put at a revision that is higher by so many: so events after a revision are found by their keys.
- */
-export const EVENT_WINDOW = 1000;
-
-/** Yields ranges, and gets what they have; those of several plans share a request. */
+/** Yields ranges of keys, and gets what they have; those of several plans share a request. */
 export type Plan<T> = Generator<KeyRange[], T, Entry[][]>;
 
 /** All reads of a transaction are at the revision of the first one. */
 export class Moment {
   #revision: number | undefined;
-  /** Known to each plan after its first answer. */
-  opening!: Opening;
-  /** The first free ranges of locked pools. */
-  readonly ahead = new Map<string, FreeRow[]>();
 
   constructor(
     private readonly kv: EtcdKv,
     readonly keys: Keys,
     readonly now: number,
   ) {}
-
-  get revision(): number {
-    return this.#revision!;
-  }
 
   async run<T>(plan: Plan<T>): Promise<T> {
     for (let step = plan.next(); ; ) {
@@ -79,230 +61,203 @@ export function* together<T extends unknown[]>(plans: { [I in keyof T]: Plan<T[I
 }
 
 export function* answerAll(moment: Moment, queries: Query[]): Plan<Rows> {
-  const rows: Record<string, unknown[]> = {};
-  const answers = yield* together<Rows[]>(queries.map((query) => answer(moment, query)));
-  for (const [field, list] of answers.flatMap((each): [string, unknown[]][] => Object.entries(each)))
-    for (const row of list) {
-      rows[field] ??= [];
-      rows[field].push(row);
-    }
-  return rows;
+  const found = new Found();
+  yield* together(queries.map((query) => answer(moment, query, found)));
+  return found.rows;
 }
 
-/** The first free ranges are read with a pool that is locked: most requests for any value need them. */
-export function* readLocked(moment: Moment, name: string): Plan<LockedPool> {
-  const { keys, ahead } = moment;
-  const [[entry] = [], found = []] = yield [
-    { key: keys.pool(name) },
-    { ...keys.below("free_range", name, "a"), limit: READ_AHEAD },
-  ];
-  ahead.set(name, rowsOf(freeRanges, found));
-  return { name, entry };
-}
-const READ_AHEAD = 8;
-
-function* readFree({ keys, ahead }: Moment, { pool, zone, from, limit }: Of<"free">): Plan<Extent[]> {
-  const known = zone === "a" ? ahead.get(pool) : undefined;
-  const after = known?.filter(({ last }) => last >= from) ?? [];
-  if (known && (after.length >= limit || known.length < READ_AHEAD)) return after.slice(0, limit);
-  const { key, end } = keys.below("free_range", pool, zone);
-  return rowsOf(freeRanges, yield* read({ key: `${key}${hex(from)}`, end, limit }));
+function* answer(moment: Moment, query: Query, found: Found): Plan<void> {
+  const [table, rows] = yield* find(moment, query);
+  found.add(table, query, rows);
+  if (query.of !== "past") return;
+  const range = upTo(moment.keys.below(indexName(offers, ["expires_at"])), query.before);
+  found.add(offers, query, yield* read(moment.keys, { ...range, limit: query.limit }));
 }
 
-function* answer(moment: Moment, query: Query): Plan<Rows> {
-  const { keys } = moment;
-  const { now = moment.now } = query as { now?: number };
+function* find({ keys, now }: Moment, query: Query): Plan<[Table, Stored[]]> {
+  const index = (table: Table, columns: string[], ...values: (string | number)[]) =>
+    keys.below(indexName(table, columns), ...values);
+  const live = (rows: Stored[]) => rows.filter(({ expires_at: at }) => !(Number(at) < now));
   switch (query.of) {
     case "pool":
-      return { pools: rowsOf(pools, yield* read({ key: keys.pool(query.name) })) };
+      return [pools, yield* read(keys, { key: keys.at("pool", query.name) })];
     case "pools":
-      return { pools: yield* readPools(keys, query) };
+      return [pools, yield* readPools(keys, query)];
     case "activePools":
-      return { active: yield* readActive(moment, query.prefix) };
+      return [pools, yield* readActive(keys, query.prefix, now)];
     case "lease":
-      return { leases: rowsOf(leases, yield* read({ key: keys.at("lease", query.uid) })) };
+      return [leases, yield* read(keys, { key: keys.at("lease", query.uid) })];
     case "owner":
-      return { leases: entriesOf(leases, yield* read(keys.below("owner", query.pool, query.owner))) };
+      return [leases, yield* read(keys, index(leases, ["owner", "pool"], query.owner, query.pool))];
     case "name":
-      return { leases: yield* readLeases({ key: keys.at("name", query.name) }) };
+      return [leases, yield* join(keys, leaseNames, leases, { key: keys.at("lease_name", query.name) })];
     case "values":
-      return { leases: yield* readHolders(keys, query) };
+      return [leases, yield* readHolders(keys, query)];
     case "ports": {
-      const ports = query.ports.map((port) => ({ key: keys.at("port", query.pool, hex(query.value), port) }));
-      return { leases: yield* readLeases(...ports) };
+      const ports = query.ports.map((port) => ({ key: keys.at("lease_port", query.pool, query.value, port) }));
+      return [leases, yield* join(keys, leasePorts, leases, ...ports)];
     }
-    case "sharers":
-      return { leases: yield* readLeases(keys.below("share", query.pool, query.key)) };
+    case "sharers": {
+      const shared = index(leaseRanges, ["pool", "shared_as"], query.pool, query.key);
+      return [leases, yield* join(keys, leaseRanges, leases, shared)];
+    }
     case "due": {
-      const { pool, limit } = query;
-      return { leases: yield* readLeases({ ...upTo(keys.below("due", pool), now + 1), limit }) };
+      const range = upTo(index(leases, ["pool", "due_at", "position"], query.pool), now + 1);
+      return [leases, yield* read(keys, { ...range, limit: query.limit })];
     }
-    case "resting":
-      return { leases: yield* readLeases({ ...keys.below("ended", query.pool), limit: query.limit }) };
+    case "resting": {
+      const range = index(leases, ["pool", "ended_at"], query.pool);
+      return [leases, yield* read(keys, { ...range, limit: query.limit })];
+    }
     case "idle": {
-      const { pool, limit } = query;
-      const found = yield* read({ ...keys.below("at", pool), limit, orderBy: "VALUE" });
-      const idle = found.filter(({ value }) => !value.startsWith("~"));
-      return { leases: entriesOf(leases, idle) };
+      const range = index(leases, ["pool", "last_seen"], query.pool);
+      return [leases, yield* read(keys, { ...range, limit: query.limit })];
     }
     case "page":
-      return { leases: yield* readPage(keys, query) };
+      return [leases, yield* readPage(keys, query)];
     case "parents":
-      return { leases: yield* readLeases(keys.below("parent", query.pool)) };
-    case "free":
-      return { free: [{ query, rows: yield* readFree(moment, query) }] };
+      return [leases, yield* read(keys, index(leases, ["pool", "child_pool"], query.pool))];
+    case "free": {
+      const { pool, zone, from, limit } = query;
+      const { end } = keys.below("free_range", pool, zone);
+      return [
+        TABLE.get("free_range")!,
+        yield* read(keys, { key: keys.at("free_range", pool, zone, from), end, limit }),
+      ];
+    }
     case "offersOf":
-      return { offers: rowsOf(offers, yield* read(keys.below("offer", query.owner))) };
-    case "offersIn":
-      return { offers: entriesOf(offers, yield* read(from(keys.below("in", query.pool), now))) };
+      return [offers, yield* read(keys, keys.below("offer", query.owner))];
+    case "offersIn": {
+      const { key, end } = index(offers, ["pool", "expires_at"], query.pool);
+      return [offers, yield* read(keys, { key: `${key}${padNumber(now)}`, end })];
+    }
     case "offersNamed":
-      return { offers: yield* readOffers(now, keys.below("offername", query.name)) };
+      return [offers, live(yield* join(keys, offerNames, offers, keys.below("offer_name", query.name)))];
     case "offersOfPool":
-      return { offers: yield* readOffers(now, keys.below("offerpool", query.name)) };
+      return [offers, live(yield* read(keys, index(offers, ["child_name"], query.name)))];
     case "offersWithPool":
-      return { offers: yield* readOffers(now, keys.beginning("offerpool", query.prefix)) };
-    case "past": {
-      const until = (tree: string) => ({ ...upTo(keys.below(tree), query.before), limit: query.limit });
-      const past = [readRows(until("past")), readRows(until("offerpast"))];
-      const [ended = [], expired = []] = yield* together(past);
-      return { leases: rowsOf(leases, ended), offers: rowsOf(offers, expired) };
-    }
+      return [offers, live(yield* read(keys, keys.beginning(indexName(offers, ["child_name"]), query.prefix)))];
+    case "past":
+      return [leases, yield* read(keys, { ...upTo(index(leases, ["ended_at"]), query.before), limit: query.limit })];
     case "epoch":
-      return { epochs: yield* readEpoch(moment, query.version) };
-    case "documents": {
-      const found = yield* read(keys.documents(query.kind));
-      const table = query.kind === "secret" ? "secret" : "document";
-      return { documents: found.flatMap((entry) => rowsAt(table, entry, 0)) as DocumentRow[] };
-    }
+      return [epochs, yield* readEpoch(keys, query.version)];
+    case "documents":
+      return query.kind === "secret"
+        ? [secrets, yield* read(keys, keys.below("secret"))]
+        : [documents, yield* read(keys, keys.below("document", query.kind))];
     case "events":
-      return { events: yield* readEvents(moment, query) };
+      return [events, yield* readEvents(keys, query)];
     case "table": {
-      const { table, after, limit } = query;
-      const { key, end } = keys.below(table);
-      const found = yield* read({ key: after === undefined ? key : `${after}\0`, end, limit });
-      const rows = found.flatMap((entry) => rowsAt(table, entry, moment.opening.row.eventOffset));
-      return { tables: [{ rows, ...(found.length === limit && { next: found.at(-1)!.key }) }] };
+      const { after = [], limit } = {
+        ...query,
+        after: query.after === undefined ? undefined : JSON.parse(query.after),
+      };
+      const { key, end } = keys.below(query.table);
+      const start = after.length > 0 ? `${keys.at(query.table, ...after)}\0` : key;
+      return [TABLE.get(query.table)!, yield* read(keys, { key: start, end, limit })];
     }
   }
 }
 
+const TABLE = new Map(TABLES.map((table) => [table.name, table]));
+
 type Of<K extends Query["of"]> = Query & { of: K };
 
 const upTo = ({ key }: Range, before: number): Range => ({ key, end: `${key}${padNumber(before)}` });
-const from = ({ key, end }: Range, time: number): Range => ({ key: `${key}${padNumber(time)}`, end });
 
-function* read(...ranges: KeyRange[]): Plan<Entry[]> {
-  return (yield ranges).flat();
+/** Rows at their keys, or those that entries of an index lead to. */
+function* read({ prefix }: Keys, ...ranges: KeyRange[]): Plan<Stored[]> {
+  const entries = (yield ranges).flat();
+  if (!entries[0]?.value.startsWith(prefix)) return entries.map(({ value }) => parseObject(value));
+  return (yield entries.map(({ value }) => ({ key: value }))).flat().map(({ value }) => parseObject(value));
+}
+
+/** The rows of a table whose keys are in those of another table. */
+function* join<R>(keys: Keys, from: Table<R>, to: Table, ...ranges: KeyRange[]): Plan<Stored[]> {
+  return yield* readAt(keys, to, (yield* read(keys, ...ranges)).map(from.decode));
+}
+
+function* readAt(keys: Keys, table: Table, rows: unknown[]): Plan<Stored[]> {
+  const all = new Set(rows.map((row) => keys.row(table, row)));
+  return all.size === 0 ? [] : yield* read(keys, ...[...all].map((key) => ({ key })));
 }
 
 /** Reads pages until there are enough, or to the end. */
 function* readPages(range: Range, limit: number, isEnough: (all: Entry[]) => boolean): Plan<Entry[]> {
   const all: Entry[] = [];
   for (let { key } = range; ; key = `${all.at(-1)!.key}\0`) {
-    const found = yield* read({ ...range, key, limit });
+    const found = (yield [{ ...range, key, limit }]).flat();
     all.push(...found);
     if (found.length < limit || isEnough(all)) return all;
   }
 }
 
-/** The rows that entries of an index lead to. */
-function* readRows(...ranges: KeyRange[]): Plan<Entry[]> {
-  const rows = new Set((yield* read(...ranges)).map(({ value }) => value));
-  return rows.size === 0 ? [] : yield* read(...[...rows].map((key) => ({ key })));
-}
-
-function* readLeases(...ranges: KeyRange[]): Plan<LeaseRow[]> {
-  return rowsOf(leases, yield* readRows(...ranges));
-}
-
-/** Those that have not expired. */
-function* readOffers(now: number, ...ranges: KeyRange[]): Plan<OfferRow[]> {
-  return rowsOf(offers, yield* readRows(...ranges)).filter(({ expiresAt }) => expiresAt >= now);
-}
+const rowsOf = (entries: Entry[]): Stored[] => entries.map(({ value }) => parseObject(value));
 
 /** Some rows only serve as locks. */
-function* readPools(keys: Keys, { prefix, after, limit }: Of<"pools">): Plan<PoolRow[]> {
-  const start = [keys.pool(prefix), `${keys.pool(after)}\0`].sort()[1]!;
-  const end = endOfPrefix(keys.pool(prefix));
-  const toPools = (all: Entry[]) => rowsOf(pools, all).filter(({ spec }) => spec);
-  if (start >= end) return [];
-  return toPools(yield* readPages({ key: start, end }, limit, (all) => toPools(all).length >= limit)).slice(0, limit);
+function* readPools(keys: Keys, { prefix, after, limit }: Of<"pools">): Plan<Stored[]> {
+  const key = [keys.at("pool", prefix), `${keys.at("pool", after)}\0`].sort()[1]!;
+  const end = endOfPrefix(keys.at("pool", prefix));
+  if (key >= end) return [];
+  const open = (all: Entry[]) => rowsOf(all).filter(({ spec }) => spec !== undefined);
+  return open(yield* readPages({ key, end }, limit, (all) => open(all).length >= limit)).slice(0, limit);
 }
 
-function* readActive({ keys, now }: Moment, prefix: string): Plan<string[]> {
-  const range = (tree: string) => ({ ...keys.beginning(tree, prefix), keysOnly: true });
-  const [due, resting, offered] = yield ["due", "ended", "in"].map(range);
-  const active = (entries: Entry[] = [], isActive: (time: number) => boolean) =>
-    entries.map(({ key }) => keys.componentsOf(key)).filter(([, time]) => isActive(Number(time)));
-  const all = [
-    ...active(due, (time) => time <= now),
-    ...active(resting, () => true),
-    ...active(offered, (time) => time >= now),
+function* readActive(keys: Keys, prefix: string, now: number): Plan<Stored[]> {
+  const range = (table: Table, ...columns: string[]) => ({
+    ...keys.beginning(indexName(table, ["pool", ...columns]), prefix),
+    keysOnly: true,
+  });
+  const found = yield [range(leases, "due_at", "position"), range(leases, "ended_at"), range(offers, "expires_at")];
+  const [due = [], resting = [], offered = []] = found.map((entries) =>
+    entries.map(({ key }) => keys.componentsOf(key)),
+  );
+  const active = [
+    ...due.filter(([, at]) => Number(at) < now),
+    ...resting,
+    ...offered.filter(([, at]) => Number(at) >= now),
   ];
-  return [...new Set(all.map(([pool]) => pool!))];
+  const names = [...new Set(active.map(([pool]) => pool!))];
+  return names.length === 0 ? [] : yield* read(keys, ...names.map((name) => ({ key: keys.at("pool", name) })));
 }
 
 /** Ranges that end in this one, and those that end behind it, until one begins behind it. */
-function* readHolders(keys: Keys, { pool, first, last }: Of<"values">): Plan<LeaseRow[]> {
-  const { key } = keys.below("at", pool);
-  const { key: start, end } = keys.below("block", pool);
-  const isIn = (entry: Entry) => {
-    const [{ extents, resting = [] }] = entriesOf(leases, [entry]) as [LeaseRow];
-    return overlapsAny([...extents, ...resting], { first, last });
-  };
-  const behind = readPages({ key: `${start}${hex(last)}0`, end }, 16, (all) => !isIn(all.at(-1)!));
-  const [within = [], blocks = []] = yield* together([
-    read({ key: `${key}${hex(first)}`, end: `${key}${hex(last)}0` }),
-    behind,
+function* readHolders(keys: Keys, { pool, first, last }: Of<"values">): Plan<Stored[]> {
+  const { end } = keys.below("lease_range", pool);
+  const behind = `${keys.at("lease_range", pool, last)}0`;
+  const ranges = (all: Entry[]) => rowsOf(all).map(leaseRanges.decode);
+  const [within, next] = yield* together([
+    read(keys, { key: keys.at("lease_range", pool, first), end: behind }),
+    readPages({ key: behind, end }, 2, (all) => ranges(all).at(-1)!.first > last),
   ]);
-  return entriesOf(leases, [...within, ...blocks.filter(isIn)]);
+  const found = [...within.map(leaseRanges.decode), ...ranges(next).filter((range) => range.first <= last)];
+  return yield* readAt(keys, leases, found);
 }
 
-/** By position; those with equal positions are not parted. A lease has an entry for each range, of which one is at its position. */
-function* readPage(keys: Keys, { pool, after, limit }: Of<"page">): Plan<LeaseRow[]> {
-  const { key, end } = keys.below("at", pool);
-  const placeOf = (lease: LeaseRow) => key + hex(positionOf(lease));
-  const toListed = (all: Entry[]) =>
-    entriesOf(leases, all).filter((lease, i) => all[i]!.key.startsWith(placeOf(lease)));
-  const isEnough = (all: Entry[]) => {
-    const last = toListed(all)[limit - 1];
-    return last !== undefined && !all.at(-1)!.key.startsWith(placeOf(last));
-  };
-  const listed = toListed(yield* readPages({ key: `${key}${hex(after)}0`, end }, limit + 1, isEnough));
-  const last = listed[limit - 1];
-  return last ? listed.filter((lease) => positionOf(lease) <= positionOf(last)) : listed;
+/** By position; those with equal positions are not parted. */
+function* readPage(keys: Keys, { pool, after, limit }: Of<"page">): Plan<Stored[]> {
+  const tree = indexName(leases, ["pool", "position"]);
+  const positionOf = ({ key }: Entry) => keys.componentsOf(key)[1]!;
+  const range = { key: `${keys.at(tree, pool, after)}0`, end: keys.below(tree, pool).end };
+  const listed = (yield [{ ...range, limit }]).flat();
+  const last = listed.length === limit ? listed.at(-1) : undefined;
+  const equal = last ? (yield [keys.below(tree, pool, positionOf(last))]).flat() : [];
+  const found = new Map([...listed, ...equal].map((entry) => [entry.key, { key: entry.value }]));
+  return found.size === 0 ? [] : yield* read(keys, ...found.values());
 }
 
-/** The present epoch is known. Older ones are near, as a rule: etcd counts all keys of a range, and there may be 50,000. */
-function* readEpoch(moment: Moment, version: number): Plan<EpochRow[]> {
-  yield [];
-  const { present } = moment.opening;
-  if (present && present.first <= version) return [present];
-  const { keys } = moment;
+/** Epochs are near, as a rule: etcd counts all keys of a range, and there may be 50,000. */
+function* readEpoch(keys: Keys, version: number): Plan<Stored[]> {
   for (let span = 1024, end = version + 1; end > 0; end -= span, span *= 16) {
-    const found = yield* read({ key: keys.at("epoch", end - span), end: keys.at("epoch", end) });
-    if (found.length > 0) return [rowOf(epochs, found.at(-1)!)];
+    const found = yield* read(keys, { key: keys.at("epoch", end - span), end: keys.at("epoch", end) });
+    if (found.length > 0) return found.slice(-1);
   }
   return [];
 }
 
-/** None, if some of them are no longer kept. Pages of commits, until they are behind all that can have an event of the answer. */
-function* readEvents(moment: Moment, { after, limit, pool, since = 0 }: Of<"events">): Plan<LoggedEvent[]> {
-  yield [];
-  const { keys } = moment;
-  const { eventOffset, trimmed = 0 } = moment.opening.row;
-  const { key, end } = keys.below("event");
-  const revisionOf = (id: number) => Math.floor((id - eventOffset) / EVENTS_IN_COMMIT);
-  if (after > 0 && revisionOf(after) < trimmed) return [];
-  const toEvents = (all: Entry[]) =>
-    all
-      .flatMap((entry) => eventsAt(entry, eventOffset))
-      .filter(({ id, at, ...event }) => id > after && (pool === undefined || (event.pool === pool && at >= since)))
-      .sort((a, b) => a.id - b.id);
-  const isEnough = (all: Entry[]) => {
-    const last = toEvents(all)[limit - 1];
-    return last !== undefined && revisionOf(last.id) < Number(keys.componentsOf(all.at(-1)!.key)[0]);
-  };
-  const start = `${key}${padNumber(revisionOf(after) - EVENT_WINDOW)}`;
-  return toEvents(yield* readPages({ key: start, end }, 1000, isEnough)).slice(0, limit);
+function* readEvents(keys: Keys, { after, limit, pool, since = 0 }: Of<"events">): Plan<Stored[]> {
+  const range = { key: keys.at("event", after + 1), end: keys.below("event").end };
+  const wanted = (all: Entry[]) =>
+    rowsOf(all).filter((row) => pool === undefined || (row.pool === pool && Number(row.at) >= since));
+  return wanted(yield* readPages(range, Math.min(limit, 1000), (all) => wanted(all).length >= limit)).slice(0, limit);
 }

@@ -1,178 +1,285 @@
 import { randomBytes } from "node:crypto";
-import type { LoggedEvent } from "../../types";
-import { epochs } from "../schema";
+import { setTimeout as sleep } from "node:timers/promises";
+import { OverlayError } from "../../../errors";
+import { newPoolRow } from "../../decide/rows";
+import { isListOf } from "../columns";
+import { epochs, events as eventTable, freeRanges, pools, store, TABLES } from "../schema";
 import {
   type Changes,
   type Commit,
   Conflict,
-  EPOCH_MS,
   type Head,
   isTimeToTrim,
   KEPT_EPOCHS,
   KEPT_EVENTS,
   KEPT_MS,
+  logOf,
   type Query,
   type Rows,
+  StoreUnavailable,
   type Transaction,
 } from "../store";
-import type { RequestOp } from "./api";
-import type { Committer, Made } from "./commit";
-import { headText, openingOf, type StoreRow } from "./head";
-import { EVENTS_IN_COMMIT, eventsAt, eventsText, parseObject, rowText } from "./keys";
-import { choose, del, type Entry, type EtcdKv, isUnchangedSince, MAX_COMPARES, put, wasPutAt } from "./kv";
+import type { Table } from "../table";
+import { writesOf } from "../writes";
+import type { Compare, RequestOp } from "./api";
+import { type Keys, parse, parseObject, type Range, storedOf } from "./keys";
+import {
+  del,
+  type Entry,
+  type EtcdKv,
+  get,
+  isAbsent,
+  isPresent,
+  MAX_COMPARES,
+  MAX_OPERATIONS,
+  put,
+  wasPutAt,
+} from "./kv";
 import type { EtcdLock } from "./lock";
-import { answerAll, EVENT_WINDOW, type Moment } from "./queries";
-import { clearedBy, guardsOf, type LockedPool, type Write, writesOf } from "./writes";
+import { answerAll, type Moment } from "./queries";
 
+/**
+ * A commit is one Txn, which compares the revision of the row of the store with the one that was read, and puts that row: so commits are made one
+ * after another, each from what the one before has left. The row names its commit, so that the outcome is known even if the answer was lost: then
+ * the row is put once more, after which the Txn can no longer be made.
+ *
+ * Writes that do not fit into one Txn are put as parts first. The Txn names them in the row of the store: with it the commit is made. Nothing else
+ * is read or committed before they are in their places, by the process that made it or by the next one.
+ */
 export interface Parts {
   kv: EtcdKv;
+  keys: Keys;
   lock: EtcdLock;
-  committer: Committer;
-  onConflict(): void;
+  /** How long to ask for the outcome of a commit, in milliseconds. */
+  patience: number;
 }
 
-/** Events of one key. */
-const MAX_EVENTS = 1000;
+/** The row of the store, and what is known of the last commit. */
+export interface Opening {
+  head: Head;
+  entry?: Entry;
+}
+
+/** null deletes. */
+type Write = [key: string, value: string | null];
 
 export class EtcdTransaction implements Transaction {
   readonly head: Head;
+  readonly rows: Rows;
+  readonly #newPools: string[];
 
   constructor(
     private readonly parts: Parts,
     private readonly moment: Moment,
+    private readonly opening: Opening,
     readonly now: number,
-    private readonly locked: LockedPool[],
-    readonly rows: Rows,
+    { pools: found = [], ...rows }: Rows,
+    locks: string[],
   ) {
-    this.head = moment.opening.head;
+    this.head = opening.head;
+    const names = new Set(found.map(({ name }) => name));
+    this.#newPools = locks.filter((name) => !names.has(name));
+    const all = [...found, ...this.#newPools.map(newPoolRow)];
+    this.rows = all.length > 0 ? { ...rows, pools: all } : rows;
   }
 
   load(queries: Query[]): Promise<Rows> {
     return this.moment.run(answerAll(this.moment, queries));
   }
 
-  async rollBack(): Promise<void> {
-    if (this.locked.length > 0) await this.parts.lock.release();
-  }
+  async rollBack(): Promise<void> {}
 
   async commit(changes: Changes): Promise<Commit> {
-    try {
-      return await this.#commit(changes);
-    } catch (error) {
-      if (error instanceof Conflict) this.parts.onConflict();
-      throw error;
-    }
-  }
-
-  async #commit(changes: Changes): Promise<Commit> {
-    const { lock, committer } = this.parts;
-    const { moment, now, locked } = this;
-    const [keys, { storeRevision }] = [moment.keys, moment.opening];
+    const { kv, keys, lock } = this.parts;
+    const { head, epoch, events } = logOf(this.head, changes, this.now);
+    const [writes, guards] = this.#writesOf(changes);
+    const log = [
+      ...(epoch ? keys.entriesOf(epochs, epoch) : []),
+      ...events.flatMap((row) => keys.entriesOf(eventTable, row)),
+    ];
+    for (const [key, value] of log) writes.set(key, value);
     const id = randomBytes(8).toString("hex");
-    const writes = writesOf(keys, changes, locked);
-    const { row, putsHead, ...head } = this.#headChange(changes);
-    const made = await committer.commit({
-      ...{ at: now, id, row, putsRow: changes.head !== undefined, cleared: clearedBy(keys, changes) },
-      groups: [...[...writes].map((write) => [write]), ...this.#headWrites(changes, id, putsHead)],
-      operations: [...head.operations, ...lock.operations],
-      compares: [
-        ...[wasPutAt(keys.store, storeRevision), ...lock.compares, ...head.compares],
-        ...guardsOf(keys, changes, locked, moment.revision, writes),
-      ].slice(0, MAX_COMPARES),
-    });
+    const row = { ...storedOf(store, { ...head, one: 1 }), commit: id };
+    const groups = partsOf([...writes]);
+    const pending = groups.length > 1 ? keys.at("part", this.now, id) : undefined;
+    if (pending)
+      for (const [i, group] of groups.entries())
+        await kv.txn([], [put(keys.at("part", this.now, id, i), JSON.stringify(group))]);
+    const kept = pending ? [] : [...writes.keys()];
+    const operations = [
+      put(keys.store, JSON.stringify({ ...row, pending })),
+      ...lock.operations,
+      ...clearedBy(keys, changes).flatMap((range) => clear(range, kept)),
+      ...(pending ? [] : [...writes].map(writeOp)),
+    ];
+    const revision = await this.#send(
+      [...lock.compares, ...guards].slice(0, MAX_COMPARES - 1),
+      operations,
+      id,
+      log.at(-1),
+    );
     lock.noteCommit();
-    const events = await this.#eventsOf(made, changes, id, row);
-    if (isTimeToTrim()) await this.#trim().catch(() => {});
-    const { version, epoch } = openingOf(row, 0, made.head, made.epoch).head;
-    return { version, epoch, events };
+    if (pending) await this.#persist(() => finish(kv, keys, { ...row, pending }, revision));
+    if (isTimeToTrim()) await trim(kv, keys, this.now, head.lastEvent).catch(() => {});
+    return { version: head.version, epoch: head.epoch, events };
   }
 
-  /** How a commit changes the version, the epoch, and the row of the store. */
-  #headChange({ isVersion, events, head: given = {}, resetEpochs, nextEpoch }: Changes) {
-    const { now } = this;
-    const { keys, opening } = this.moment;
-    const { head, headRevision, commits } = opening;
-    const { version, epoch = resetEpochs?.tag, epochSince, lastEvent, at = 0, ...rest } = given;
-    const isReplaced = version !== undefined || epoch !== undefined || epochSince !== undefined;
-    const putsHead = isVersion || events.length > 0 || at > 0 || lastEvent !== undefined;
-    const next = version ?? head.version + (isVersion || events.length > 0 ? 1 : 0);
-    const row: StoreRow = { ...opening.row, ...rest, offset: next - commits - (putsHead ? 1 : 0) };
-    // Ids of events begin again, behind those of the other store. Positions before these are not known.
-    if (lastEvent !== undefined) Object.assign(row, { eventOffset: lastEvent, trimmed: 0 });
-    const isUnchanged = wasPutAt(keys.head, headRevision);
-    const isRecent = isUnchangedSince(headRevision + EVENT_WINDOW, keys.head);
-    const putEpoch = (tag = head.epoch, since = head.epochSince, first?: number) =>
-      put(keys.epoch, JSON.stringify({ tag, since, first }));
-    const operations: RequestOp[] = [];
-    if (isReplaced) operations.push(putEpoch(epoch, epochSince, resetEpochs?.first));
-    else if (isVersion && Math.abs(now - head.epochSince) >= EPOCH_MS) {
-      const begun = { first: next, tag: nextEpoch };
-      const begin = [putEpoch(nextEpoch, now, next), put(keys.row(epochs, begun), rowText(epochs, begun))];
-      // Unless another version was made meanwhile.
-      operations.push(choose([isUnchanged], begin));
+  /**
+   * Each key comes once. Behind the comparison of the row of the store are others: new values, ports and names have no holder, and free ranges that
+   * are cut are there.
+   */
+  #writesOf(changes: Changes): [writes: Map<string, string | null>, guards: Compare[]] {
+    const { keys } = this.parts;
+    const rows = this.#newPools.map(newPoolRow);
+    const writes = new Map<string, string | null>(rows.flatMap((row) => keys.entriesOf(pools, row)));
+    const guards: Compare[] = [];
+    for (const { table, put, deleted, old } of writesOf(changes)) {
+      const before = new Map(old.flatMap((row) => keys.entriesOf(table, row)));
+      for (const key of before.keys()) writes.set(key, null);
+      for (const row of deleted) {
+        const key = keys.row(table, row);
+        writes.set(key, null);
+        if ((table as Table<never>) === freeRanges) guards.push(isPresent(key));
+      }
+      for (const row of put) {
+        const entries = keys.entriesOf(table, row);
+        if (table.isGuard && !before.has(entries[0]![0])) guards.push(isAbsent(entries[0]![0]));
+        for (const [key, value] of entries) {
+          if (before.get(key) === value) writes.delete(key);
+          else writes.set(key, value);
+        }
+      }
     }
-    const isFixed = isReplaced || (putsHead && events.length === 0);
-    return { row, putsHead, operations, compares: isFixed ? [isUnchanged] : putsHead ? [isRecent] : [] };
+    return [writes, guards];
   }
 
-  #headWrites({ events, head: { at = 0, lastEvent } = {} }: Changes, id: string, putsHead: boolean): Write[][] {
-    const { keys, opening } = this.moment;
-    const { head, headRevision } = opening;
-    const latest = Math.max(this.now, head.at, at);
-    if (events.length === 0)
-      return putsHead ? [[[keys.head, headText({ at: latest, last: lastEvent ?? head.lastEvent })]]] : [];
-    return Array.from({ length: Math.ceil(events.length / MAX_EVENTS) }, (_, i) => {
-      const group = events.slice(i * MAX_EVENTS, (i + 1) * MAX_EVENTS);
-      const key = keys.at("event", headRevision, this.now, group.length, id, i);
-      return [
-        [key, eventsText(group)],
-        [keys.head, headText({ at: latest, events: group.length })],
-      ];
-    });
-  }
-
-  async #eventsOf(
-    { revision, hasParts }: Made,
-    { events }: Changes,
-    id: string,
-    row: StoreRow,
-  ): Promise<LoggedEvent[]> {
-    const { keys, opening } = this.moment;
-    const first = revision * EVENTS_IN_COMMIT + row.eventOffset;
-    if (!hasParts) return events.map((event, i) => ({ ...event, id: first + i }));
-    const { found } = await this.parts.kv.read([keys.below("event", opening.headRevision, this.now)]);
-    const own = found[0]!.filter(({ key }) => keys.componentsOf(key)[3] === id);
-    return own.flatMap((entry) => eventsAt(entry, row.eventOffset)).sort((a, b) => a.id - b.id);
-  }
-
-  /** Deletes what is no longer kept. */
-  async #trim(): Promise<void> {
-    const { kv, committer } = this.parts;
-    const { keys } = this.moment;
-    const [events, epoch] = [keys.below("event"), keys.below("epoch")];
-    const ranges = [{ ...events, keysOnly: true }, { ...epoch, keysOnly: true }, { key: keys.store }];
-    const [logged, begun, [store]] = (await kv.read(ranges)).found as [Entry[], Entry[], Entry[]];
-    const row = parseObject(store?.value ?? "");
-    if (row.pending !== undefined) return;
-    const gone = logged.slice(0, this.#countOld(logged));
-    const firstKept = begun.at(-KEPT_EPOCHS);
-    const operations = committer.trim(this.now);
-    if (gone.length > 0) {
-      const trimmed = Math.max(...gone.map(({ revision }) => revision));
-      operations.push(del(events.key, `${gone.at(-1)!.key}\0`), put(keys.store, JSON.stringify({ ...row, trimmed })));
+  /** Returns the revision of the commit. `Conflict`: it was not made, and never will be. */
+  async #send(guards: Compare[], operations: RequestOp[], id: string, event?: Write): Promise<number> {
+    const { kv, keys } = this.parts;
+    const { entry } = this.opening;
+    const isUnchanged = wasPutAt(keys.store, entry?.revision ?? 0);
+    const outcome = [get({ key: keys.store }), ...(event ? [get({ key: event[0] })] : [])];
+    const judge = (rows: Entry[][]): number => {
+      const [row, logged] = rows.map(([first]) => first);
+      if (row && parseObject(row.value).commit === id) return row.revision;
+      // Another commit may have followed.
+      if (event && logged?.value === event[1]) return logged.revision;
+      throw new Conflict();
+    };
+    try {
+      const { succeeded, found, revision } = await kv.txn([isUnchanged, ...guards], operations, outcome);
+      return succeeded ? revision : judge(found);
+    } catch (error) {
+      if (!(error instanceof StoreUnavailable)) throw error;
+      const voided = [put(keys.store, entry?.value ?? JSON.stringify(storedOf(store, { ...this.head, one: 1 })))];
+      return this.#persist(async () => {
+        const { succeeded, found } = await kv.txn([isUnchanged], voided, outcome);
+        return judge(succeeded ? [] : found);
+      });
     }
-    if (firstKept) operations.push(del(epoch.key, firstKept.key));
-    await kv.txn([wasPutAt(keys.store, store?.revision ?? 0)], operations);
   }
 
-  /** How many of these keys of events, the oldest first, are no longer kept. */
-  #countOld(all: Entry[]): number {
-    let count = 0;
-    for (let i = all.length - 1; i >= 0; i--) {
-      const [, at, events] = this.moment.keys.componentsOf(all[i]!.key).map(Number);
-      count += events!;
-      if (count > KEPT_EVENTS || at! < this.now - KEPT_MS) return i + 1;
+  /** Tries again while etcd does not answer, and throws the cause in the end. */
+  async #persist<T>(work: () => Promise<T>): Promise<T> {
+    for (const deadline = Date.now() + this.parts.patience; ; ) {
+      try {
+        return await work();
+      } catch (error) {
+        if (!(error instanceof StoreUnavailable)) throw error;
+        if (Date.now() > deadline) throw error.cause;
+      }
+      await sleep(Math.random() * 200);
     }
-    return 0;
   }
 }
+
+const writeOp = ([key, text]: Write): RequestOp => (text === null ? del(key) : put(key, text));
+
+/** Ranges that a commit deletes, but for what it puts. */
+const clearedBy = (keys: Keys, { free, resetEpochs, clear }: Changes): Range[] => [
+  ...(clear ? TABLES.filter((table) => (table as Table<never>) !== store).map((table) => keys.allOf(table)) : []),
+  ...(resetEpochs && !clear ? [keys.below("epoch")] : []),
+  ...free.cleared.map(({ pool, zone }) => keys.below("free_range", pool, zone)),
+];
+
+/** etcd does not take a Txn that puts a key and deletes it. */
+function clear({ key, end }: Range, writes: string[]): RequestOp[] {
+  const kept = writes.filter((each) => key <= each && each < end).sort();
+  return [...kept, end].map((edge, i) => del(i === 0 ? key : `${kept[i - 1]}\0`, edge));
+}
+
+/** Operations of a Txn, and bytes, which etcd limits to 1.5 MB. A part is text in JSON again. */
+const [MAX_WRITES, MAX_BYTES] = [MAX_OPERATIONS / 2, 700_000];
+
+function partsOf(writes: Write[]): Write[][] {
+  const parts: Write[][] = [[]];
+  let bytes = 0;
+  for (const write of writes) {
+    bytes += write[0].length + Buffer.byteLength(write[1] ?? "");
+    if (parts.at(-1)!.length === MAX_WRITES || bytes > MAX_BYTES) {
+      parts.push([]);
+      bytes = 0;
+    }
+    parts.at(-1)!.push(write);
+  }
+  return parts;
+}
+
+/** Puts the parts of a commit into their places, also of one that another process has made. */
+export async function finish(
+  kv: EtcdKv,
+  keys: Keys,
+  row: object & { pending?: unknown },
+  revision: number,
+): Promise<void> {
+  const { pending, ...rest } = row;
+  if (!String(pending).startsWith(keys.at("part", ""))) throw corrupt(keys.store);
+  const isPending = wasPutAt(keys.store, revision);
+  for (;;) {
+    const { found } = await kv.read([{ key: `${pending}/`, end: `${pending}0`, limit: 1 }, { key: keys.store }]);
+    const [[part], [current]] = found as [Entry[], Entry[]];
+    if (current?.revision !== revision) return;
+    if (!part) await kv.txn([isPending], [put(keys.store, JSON.stringify(rest))]);
+    else await kv.txn([isPending, isPresent(part.key)], [...partOf(part, keys.prefix).map(writeOp), del(part.key)]);
+  }
+}
+
+function partOf({ key, value }: Entry, prefix: string): Write[] {
+  const isKey = (it: unknown) => typeof it === "string" && it.startsWith(prefix);
+  const isValue = (it: unknown) => it === null || typeof it === "string";
+  const isWrite = (it: unknown) => Array.isArray(it) && it.length === 2 && isKey(it[0]) && isValue(it[1]);
+  const part = parse(value);
+  if (!isListOf(isWrite)(part)) throw corrupt(key);
+  return part as Write[];
+}
+
+/** Parts that are older were never committed. A request is not on its way for so long. */
+const KEPT_PARTS_MS = 10 * 60_000;
+
+/** Deletes what is no longer kept, a part of it at a time. */
+async function trim(kv: EtcdKv, keys: Keys, now: number, lastEvent: number): Promise<void> {
+  const logged = keys.below("event");
+  const { found } = await kv.read([
+    { ...logged, limit: 1000 },
+    { ...keys.below("epoch"), keysOnly: true },
+  ]);
+  const [oldest, begun] = found as [Entry[], Entry[]];
+  const kept = oldest.find(({ value }) => Number(parseObject(value).at) >= now - KEPT_MS);
+  const firsts = [kept?.key ?? logged.key, keys.at("event", lastEvent - KEPT_EVENTS + 1)].sort();
+  const firstEpoch = begun.at(-KEPT_EPOCHS)?.key;
+  await kv.txn(
+    [],
+    [
+      del(logged.key, firsts[1]!),
+      ...(firstEpoch ? [del(keys.below("epoch").key, firstEpoch)] : []),
+      del(keys.below("part").key, keys.at("part", now - KEPT_PARTS_MS)),
+    ],
+  );
+}
+
+const corrupt = (key: string): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `The key ${key} of the store is not valid.`,
+    "It was damaged, or written by another program. Find out by which, and restore the store from a backup, or rebuild it with `overlayctl recover`.",
+  );

@@ -11,7 +11,9 @@ import {
   planZone,
   planZoneDevice,
 } from "../isolation";
+import { HUB, planProbeAddress } from "./probe-address";
 import type { Tunnel } from "./tunnel";
+import { looseFiltering } from "./wireguard";
 
 /**
  * One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge. The hub's address in the runner's subnet is
@@ -21,7 +23,7 @@ import type { Tunnel } from "./tunnel";
  */
 export const vxlan: Tunnel = {
   overhead: vxlanOverhead,
-  hubDevice: tunnelName,
+  hubDevice: ({ devicePrefix }, runnerId) => tunnelName(devicePrefix, runnerId),
   planHub: () => [],
   planHubEnd(network, runnerId, hub, runner) {
     const name = tunnelName(network.devicePrefix, runnerId);
@@ -57,6 +59,20 @@ export const vxlan: Tunnel = {
       ...planZonePeer(link.vxlan),
     ];
   },
+  planBeside(network, runnerId, hub, runner) {
+    const { mtu } = planLink(network, runnerId, hub, runner, { name: "" });
+    const besideDevice = (name: string, id: number): Item[] => [
+      looseFiltering(name),
+      ...planProbeAddress({ name, mtu: mtu! }, id),
+      ...[135, 136].flatMap((type) => [
+        ...planChainRules(PRE, 6, [`-s fe80::/64 -i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j RETURN`]),
+        ...planChainRules(INPUT, 6, [`-i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j ACCEPT`]),
+      ]),
+    ];
+    const device = tunnelName(network.devicePrefix, runnerId);
+    return { hub: besideDevice(device, HUB), runner: besideDevice(network.bridgeName, runnerId) };
+  },
+  probeDevice: ({ bridgeName }) => bridgeName,
   nextHop: ({ bridgeName }, hubIp) => ({ via: hubIp, dev: bridgeName }),
   planRunnerRoutes: (network, runnerId) =>
     network.layouts.map((layout) => {

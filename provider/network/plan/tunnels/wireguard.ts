@@ -18,9 +18,10 @@ import {
   planZone,
   planZoneDevice,
   rejectsOnHost,
+  unreachableRoute,
 } from "../isolation";
+import { HUB, planProbeAddress, probeRange } from "./probe-address";
 import type { Tunnel } from "./tunnel";
-import { unreachableRoute } from "./unreachable";
 
 /**
  * WireGuard: one device on the hub, of which all runners are peers, and one on each runner. It routes, and is no port of the bridge:
@@ -35,45 +36,46 @@ export const wireguard: Tunnel = {
   overhead: wireguardOverhead,
   hubDevice: deviceName,
   planHub(network, hub) {
-    const dev = deviceName(network.devicePrefix);
+    const dev = deviceName(network);
+    const shared: Network = { ...network, mtu: network.hubMtu ?? network.mtu };
+    const link: Link = { ...planLink(shared, dev, hub, mtuOver(hub)), shared: true };
     return [
       planKey(network, hub),
-      planLink(network, dev, hub, mtuOver(hub)),
+      link,
       looseFiltering(dev),
+      ...planProbeAddress(link, HUB),
       ...network.layouts.map(({ hubIp, family }): Item => ({ kind: "address", dev, address: hostCidr(hubIp, family) })),
       ...planHubDeviceRules(network, dev, () => []),
       ...dropRedirects(network, dev),
       ...planPort(network, hub),
       ...planZone(network),
-      ...planZoneDevice({ name: dev }),
+      ...planZoneDevice(link),
     ];
   },
-  planHubEnd(network, runnerId, _hub, runner) {
-    const dev = deviceName(network.devicePrefix);
+  planHubEnd(network, runnerId, hub, runner) {
+    const dev = deviceName(network);
     const ends = network.layouts.map((layout) => ({ family: layout.family, ...runnerLayout(layout, runnerId) }));
     const subnets = ends.map(({ subnet }) => subnet);
     return [
-      ...planPeer(network, dev, runner, subnets),
+      ...wireguard.planHub(network, hub), // the device stays as long as one runner has a tunnel of it
+      ...planPeer(network, dev, runner, [...subnets, probeRange(runnerId)]),
       ...ends.flatMap(({ family, subnet, hubIp }): Item[] => [
         { kind: "address", dev: network.hubInterface, address: hostCidr(hubIp, family) },
-        { kind: "route", family, dst: subnet, dev, src: hubIp },
+        { kind: "route", family, dst: subnet, dev, src: hubIp, ...(family === 6 && { metric: BEFORE_SUBNETS }) },
       ]),
     ];
   },
-  planRunnerEnd(network, runnerId, dev, hub, runner) {
+  planRunnerEnd(network, runnerId, _device, hub, runner) {
+    const dev = deviceName(network);
     const bridge = network.bridgeName;
     const link = planLink(network, dev, runner, Math.min(mtuOver(hub), mtuOver(runner)));
     return [
       planKey(network, runner),
       link,
       looseFiltering(dev),
+      ...planProbeAddress(link, runnerId),
       // The hub sends for all other runners and, for static addresses, for clients outside.
-      ...planPeer(
-        network,
-        dev,
-        hub,
-        network.layouts.map(({ family }) => ANY[family]),
-      ),
+      ...planPeer(network, dev, hub, [...network.layouts.map(({ family }) => ANY[family]), probeRange(HUB)]),
       ...network.layouts.flatMap((layout): Item[] => {
         const { gateway, hubIp } = runnerLayout(layout, runnerId);
         return [
@@ -90,11 +92,13 @@ export const wireguard: Tunnel = {
       ...planZoneDevice(link),
     ];
   },
-  nextHop: ({ devicePrefix }) => ({ dev: deviceName(devicePrefix) }),
-  planRunnerRoutes: (network, runnerId, dev) =>
+  planBeside: () => ({ hub: [], runner: [] }),
+  probeDevice: deviceName,
+  nextHop: (network) => ({ dev: deviceName(network) }),
+  planRunnerRoutes: (network, runnerId) =>
     network.layouts.flatMap((layout): Item[] => {
       const { gateway, hubIp } = runnerLayout(layout, runnerId);
-      const route = { kind: "route", family: layout.family, dev, src: gateway } as const;
+      const route = { kind: "route", family: layout.family, dev: deviceName(network), src: gateway } as const;
       return [
         { ...route, dst: layout.cidr },
         { ...route, dst: hostCidr(hubIp, layout.family) },
@@ -103,24 +107,36 @@ export const wireguard: Tunnel = {
     }),
 };
 
+/**
+ * A rotation has two devices at once, each with its own key and port. So generations take turns: even ones have the first, odd ones
+ * the second.
+ */
+export const slotOf = ({ keyGeneration = 0 }: Pick<Network, "keyGeneration">): number => keyGeneration % 2;
+
 /** Ids are in lower case: no runner's tunnel has this name. */
-function deviceName(prefix: string): string {
-  return `${prefix}W0`;
+function deviceName(network: Pick<Network, "devicePrefix" | "keyGeneration">): string {
+  return `${network.devicePrefix}W${slotOf(network)}`;
 }
+
+export const portOf = (network: Pick<Network, "wireguardPort" | "keyGeneration">): number =>
+  network.wireguardPort + slotOf(network);
+
+/** The kernel's IPv6 routes to the subnets of devices have 256. In IPv4 ours precede them: see kinds/route.ts. */
+const BEFORE_SUBNETS = 128;
 
 const ANY: Record<Family, string> = { 4: "0.0.0.0/0", 6: "::/0" };
 
-const hostCidr = (ip: string, family: Family): string => `${ip}/${addressBits(family)}`;
+export const hostCidr = (ip: string, family: Family): string => `${ip}/${addressBits(family)}`;
 
-const mtuOver = ({ underlayIp, underlayMtu }: Underlay): number => underlayMtu - wireguardOverhead(underlayIp);
+export const mtuOver = ({ underlayIp, underlayMtu }: Underlay): number => underlayMtu - wireguardOverhead(underlayIp);
 
-const planKey = ({ networkName }: Network, { publicKey }: Underlay): Key => ({
+export const planKey = (network: Network, { publicKey }: Underlay): Key => ({
   kind: "key",
-  path: keyPath(networkName),
+  path: keyPath(network.networkName, slotOf(network)),
   ...(publicKey && { publicKey }),
 });
 
-const planLink = (
+export const planLink = (
   network: Network,
   name: string,
   { underlayIp, publicKey }: Underlay,
@@ -131,23 +147,27 @@ const planLink = (
   type: "wireguard",
   mtu: network.mtu === "auto" ? autoMtu : network.mtu,
   wireguard: {
-    port: network.wireguardPort,
-    keyFile: keyPath(network.networkName),
+    port: portOf(network),
+    keyFile: keyPath(network.networkName, slotOf(network)),
     ...(publicKey && { publicKey }),
     local: underlayIp,
   },
 });
 
-const looseFiltering = (dev: string): Item => ({ kind: "sysctl", key: deviceSysctl(4, dev, "rp_filter"), value: "2" });
+export const looseFiltering = (dev: string): Item => ({
+  kind: "sysctl",
+  key: deviceSysctl(4, dev, "rp_filter"),
+  value: "2",
+});
 
 /** Seconds. Both ends know each other's address, and so find each other again at once; what is between them keeps the way open. */
 const KEEPALIVE = 25;
 
 /** None while the other host has no key. */
-const planPeer = (
-  network: Network,
+export const planPeer = (
+  network: Pick<Network, "wireguardPort">,
   dev: string,
-  { publicKey, underlayIp }: Underlay,
+  { publicKey, underlayIp }: Pick<Underlay, "publicKey" | "underlayIp">,
   allowedIps: string[],
 ): WireguardPeer[] =>
   publicKey === undefined
@@ -158,27 +178,28 @@ const planPeer = (
           dev,
           publicKey,
           allowedIps,
-          endpoint: { ip: underlayIp, port: network.wireguardPort },
+          endpoint: { ip: underlayIp, port: portOf(network) },
           keepalive: KEEPALIVE,
         },
       ];
 
 /** From any host: WireGuard answers only to peers, and one behind NAT has another address than its own. */
-function planPort({ wireguardPort }: Network, { underlayIp }: Underlay): Item[] {
+export function planPort(network: Network, { underlayIp }: Underlay): Item[] {
+  const port = portOf(network);
   const family = familyOfIp(underlayIp);
-  const rule = `rule family="ipv${family}" source address="${ANY[family]}" port port="${wireguardPort}" protocol="udp" accept`;
+  const rule = `rule family="ipv${family}" source address="${ANY[family]}" port port="${port}" protocol="udp" accept`;
   return [
-    ...planChainRules(INPUT, family, [`-p udp -m udp --dport ${wireguardPort} -j ACCEPT`]),
+    ...planChainRules(INPUT, family, [`-p udp -m udp --dport ${port} -j ACCEPT`]),
     { kind: "zone", rule, underlay: underlayIp },
   ];
 }
 
 /** What leaves by the device on which it came is no reason to name another gateway. */
-const dropRedirects = ({ layouts }: Network, dev: string): Item[] =>
+export const dropRedirects = ({ layouts }: Network, dev: string): Item[] =>
   layouts.flatMap(({ family }) => planChainRules(OUT, family, [`-o ${dev} ${ICMP_REDIRECT[family]} -j DROP`]));
 
-/** Between a runner's workloads and the hub, and from the overlay to what the runner itself offers; nothing else passes the device. */
-function planRunnerDeviceRules(network: Network, runnerId: number, dev: string): Item[] {
+/** Between a runner's workloads and the other end, and from the overlay to what the runner itself offers; nothing else passes the device. */
+export function planRunnerDeviceRules(network: Network, runnerId: number, dev: string): Item[] {
   const rulesOf = (layout: Layout): Item[] => {
     const { family, cidr } = layout;
     const { subnet } = runnerLayout(layout, runnerId);

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { ACCESS_SCOPES, type Event, type Lease } from "../../../../provider/ipam/types";
+import { ACCESS_SCOPES } from "../../../../provider/ipam/admin";
+import type { Event, Lease } from "../../../../provider/ipam/types";
 import { createPoolInput } from "../../../../provider/reservations";
 import { PLACEMENTS } from "../../../../provider/resources/placement";
 import { enumNames, fieldNames, OVERLAY_PROTO, SERVICE_NAMES, serviceDefinition } from "../../../../service/grpc/api";

@@ -6,15 +6,15 @@ import {
   covers,
   freeIn,
   intersect,
-  mergeExtents,
+  mergeRanges,
   subtract,
   total,
   trimBoundaries,
   valueAtIndex,
   zonesOf,
-} from "../../../provider/ipam/extents";
-import type { Extent, PoolSpec } from "../../../provider/ipam/types";
-import { extents } from "../../contract/fixture";
+} from "../../../provider/ipam/ranges";
+import type { PoolSpec, ValueRange } from "../../../provider/ipam/types";
+import { ranges } from "../../contract/fixture";
 import metallb from "../../vectors/metallb_allocator.json";
 
 describe("tables", () => {
@@ -27,7 +27,7 @@ describe("tables", () => {
     [["1-3", "4-6"], ["1-6"]],
     [["1-9", "2-3", "8-12"], ["1-12"]],
   ])("%o merged is %o", (some, result) => {
-    expect(mergeExtents(extents(...some))).toEqual(extents(...result));
+    expect(mergeRanges(ranges(...some))).toEqual(ranges(...result));
   });
 
   test.each([
@@ -38,12 +38,12 @@ describe("tables", () => {
     [["1-9"], [], ["1-9"], []],
     [["1-2"], ["3-4"], ["1-2"], []],
   ])("%o without %o is %o, and %o is common to both", (some, others, rest, both) => {
-    expect(subtract(extents(...some), extents(...others))).toEqual(extents(...rest));
-    expect(intersect(extents(...some), extents(...others))).toEqual(extents(...both));
+    expect(subtract(ranges(...some), ranges(...others))).toEqual(ranges(...rest));
+    expect(intersect(ranges(...some), ranges(...others))).toEqual(ranges(...both));
   });
 
   test("the value at an index is found across gaps", () => {
-    const some = extents("3-5", "9");
+    const some = ranges("3-5", "9");
     expect([0n, 1n, 2n, 3n].map((index) => valueAtIndex(some, index))).toEqual([3n, 4n, 5n, 9n]);
     expect(() => valueAtIndex(some, 4n)).toThrow("index 4 is past the end");
     expect(total(some)).toBe(4n);
@@ -53,17 +53,17 @@ describe("tables", () => {
     name: "p",
     kind: "address",
     allocation: "lowest",
-    extents: [],
+    ranges: [],
     ...more,
   });
 
   test("zones: reserved in none, static apart", () => {
     const pool = spec({
-      extents: extents("1-20"),
-      reserved: extents("1", "10-12"),
-      staticOnly: extents("0-3", "12-13"),
+      ranges: ranges("1-20"),
+      reserved: ranges("1", "10-12"),
+      staticOnly: ranges("0-3", "12-13"),
     });
-    expect(zonesOf(pool)).toEqual({ automatic: extents("4-9", "14-20"), onRequest: extents("2-3", "13") });
+    expect(zonesOf(pool)).toEqual({ automatic: ranges("4-9", "14-20"), onRequest: ranges("2-3", "13") });
   });
 
   test.each([
@@ -74,10 +74,10 @@ describe("tables", () => {
     ["10.0.0.255-10.0.1.0", undefined],
     ["fd00::-fd00::ff", "fd00::-fd00::ff"],
   ])("where .0 and .255 are avoided, free %s is written as %s, and widened again", (free, written) => {
-    const pool = spec({ extents: extents("10.0.0.0/16", "fd00::/64"), avoidBoundaryIps: true });
-    const result = trimBoundaries(pool, extents(free)[0]!);
-    expect(result).toEqual(written && extents(written)[0]);
-    if (result) expect(addBoundaries(pool, result, extents(free))).toEqual(extents(free)[0]);
+    const pool = spec({ ranges: ranges("10.0.0.0/16", "fd00::/64"), avoidBoundaryIps: true });
+    const result = trimBoundaries(pool, ranges(free)[0]!);
+    expect(result).toEqual(written && ranges(written)[0]);
+    if (result) expect(addBoundaries(pool, result, ranges(free))).toEqual(ranges(free)[0]);
   });
 });
 
@@ -90,7 +90,7 @@ describe("MetalLB's counts", () => {
       name: "p",
       kind: "address",
       allocation: "lowest",
-      extents: extents(...pool.cidr),
+      ranges: ranges(...pool.cidr),
       avoidBoundaryIps: pool.avoidBuggyIPs,
     };
     expect(capacityOf(spec)).toBe(ours(total));
@@ -104,22 +104,22 @@ describe("properties", () => {
       .map(([first, more]) => ({ first: BigInt(first), last: BigInt(first + more) })),
     { maxLength: 8 },
   );
-  const values = (some: Extent[]) =>
+  const values = (some: ValueRange[]) =>
     new Set(
       Array.from({ length: 80 }, (_, i) => BigInt(i)).filter((v) => some.some((e) => e.first <= v && v <= e.last)),
     );
-  const canonical = (some: Extent[]) =>
+  const canonical = (some: ValueRange[]) =>
     some.every((e, i) => e.first <= e.last && (i === 0 || e.first > some[i - 1]!.last + 1n));
 
   test("they behave as sets of values; results are sorted, disjoint and not adjacent", () => {
     fc.assert(
       fc.property(list, list, (a, b) => {
         const [va, vb] = [values(a), values(b)];
-        expect(values(mergeExtents(a))).toEqual(va);
+        expect(values(mergeRanges(a))).toEqual(va);
         expect(values(subtract(a, b))).toEqual(new Set([...va].filter((v) => !vb.has(v))));
         expect(values(intersect(a, b))).toEqual(new Set([...va].filter((v) => vb.has(v))));
         expect(covers(a, b)).toBe([...vb].every((v) => va.has(v)));
-        for (const result of [mergeExtents(a), subtract(a, b), intersect(a, b)]) expect(canonical(result)).toBe(true);
+        for (const result of [mergeRanges(a), subtract(a, b), intersect(a, b)]) expect(canonical(result)).toBe(true);
       }),
     );
   });
@@ -127,11 +127,11 @@ describe("properties", () => {
   test("free, held and reserved values partition a pool", () => {
     fc.assert(
       fc.property(list, list, list, list, (all, reserved, staticOnly, taken) => {
-        const pool: PoolSpec = { name: "p", kind: "id", allocation: "lowest", extents: all, reserved, staticOnly };
+        const pool: PoolSpec = { name: "p", kind: "id", allocation: "lowest", ranges: all, reserved, staticOnly };
         const { automatic, onRequest } = zonesOf(pool);
         const held = intersect([...automatic, ...onRequest], taken);
         const parts = [freeIn(pool, automatic, held), freeIn(pool, onRequest, held), held, intersect(all, reserved)];
-        expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(mergeExtents(all)));
+        expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(mergeRanges(all)));
         expect(values(parts.flat())).toEqual(values(all));
       }),
     );

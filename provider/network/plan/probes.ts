@@ -1,0 +1,96 @@
+import {
+  type Family,
+  familyOf,
+  familyOfIp,
+  formatIp,
+  parseRange,
+  subnetOf,
+  type ValueRange,
+} from "../../addressing/ip";
+import type { Facts } from "../model/facts";
+import type { DesiredState, Item } from "../model/items";
+import type { Network } from "./hub";
+import { tunnelOf } from "./tunnels";
+import { HUB, probeAddress } from "./tunnels/probe-address";
+import type { MeshPeer } from "./tunnels/tunnel";
+import { meshDevice } from "./tunnels/wireguard-mesh";
+
+/** Pings that show whether packets pass, without fragmentation. An IP header and that of an ICMP message have 28 bytes, or 48 with IPv6. */
+
+const headers = (family: Family): number => (family === 4 ? 28 : 48);
+
+/** Attempts of one second: the first packets through a new tunnel wait for neighbour resolution. */
+const ping = (target: string, size: number, attempts = 5): string =>
+  `for i in ${Array.from({ length: attempts }, (_, i) => i + 1).join(" ")}; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt ${attempts} ] && sleep 0.2 || exit 1; done`;
+
+/** From the runner to the hub, full-size in each family; and to other runners, if there are any. */
+export function planProbe({ layouts }: Pick<Network, "layouts">, mtu: number, neighbours: string[]) {
+  const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
+  return {
+    role: "runner",
+    script: layouts.map(({ family, hubIp }) => ping(hubIp, mtu - headers(family))).join("\n"),
+    shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${targets}`,
+    more: layouts.flatMap(({ family }) => {
+      const others = neighbours.filter((ip) => familyOfIp(ip) === family);
+      return others.length > 0 ? [neighbourProbe(others)] : [];
+    }),
+  };
+}
+
+/** At least one of a few other runners answers, if one answers to the hub. */
+function neighbourProbe(addresses: string[]) {
+  const pings = [...addresses, ...addresses].map((ip) => `ping -c 1 -W 1 ${ip}`).join(" || ");
+  const script = `{ ${pings}; } >/dev/null 2>&1`;
+  return {
+    script,
+    shows: `packets from the runner to other runners (${addresses.join(", ")}), which the hub reaches,`,
+    unlessFails: { role: "hub", script },
+  };
+}
+
+/** Over the mesh device, to all peers at once. Prints the ids of those that answer. */
+export function renderPeerProbes(
+  { devicePrefix }: Pick<Network, "devicePrefix">,
+  mtu: number,
+  peers: MeshPeer[],
+): string {
+  const dev = meshDevice(devicePrefix);
+  const probes = peers.map(({ id }) => `(${ping(`${probeAddress(id)}%${dev}`, mtu - headers(6), 3)}; echo ${id}) &`);
+  return [...probes, "wait"].join("\n");
+}
+
+/** Full-size packets from the runner to the hub and back, by the tunnel of this network, whatever the routes are. */
+export function renderProbe(network: Network, mtu: number): string {
+  const ping = `ping -6 -n -c 1 -W 1 -M do -s ${mtu - headers(6)} ${probeAddress(HUB)}%${tunnelOf(network).probeDevice(network)}`;
+  return `for i in 1 2 3 4 5 6 7 8; do ${ping} >/dev/null 2>&1 && exit 0; sleep 0.2; done; exit 1`;
+}
+
+const MAX_NEIGHBOURS = 3;
+
+/** On a runner the only peer, the hub, may send from everywhere. */
+const subnetsOnTunnels = (items: Item[]): ValueRange[] =>
+  items.flatMap((item) => {
+    if (item.kind === "wgpeer")
+      return item.allowedIps.filter((range) => !range.endsWith("/0")).map((range) => parseRange(range)!);
+    const isTunnel = (each: Item): boolean =>
+      item.kind === "address" && each.kind === "link" && each.name === item.dev && !!each.vxlan && !each.master;
+    return item.kind === "address" && items.some(isTunnel) ? [parseRange(subnetOf(item.address))!] : [];
+  });
+
+/**
+ * On a hub: the gateways of a few other runners of the network, by the records there. Each runner gets those after it, so that together they cover
+ * all.
+ */
+export function findNeighbours({ items, record }: DesiredState, { records }: Facts): string[] {
+  const others = records
+    .filter(({ network, uid }) => network === record.network && uid !== record.uid)
+    .flatMap((other) => subnetsOnTunnels(other.items));
+  return subnetsOnTunnels(items).flatMap(({ first }) => {
+    const sorted = others
+      .filter((other) => familyOf(other.first) === familyOf(first))
+      .sort((a, b) => (a.first < b.first ? -1 : 1));
+    const start = sorted.findIndex((other) => other.first > first);
+    const next = start < 0 ? sorted : [...sorted.slice(start), ...sorted.slice(0, start)];
+    return next.slice(0, MAX_NEIGHBOURS).map((other) => formatIp(other.first + 1n));
+  });
+}

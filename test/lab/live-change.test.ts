@@ -1,0 +1,91 @@
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { must } from "./lab-stack";
+import { LiveTunnels } from "./live-tunnels";
+
+/** The tunnel of a live network changes. */
+describe.each([false, true])("with strict reverse path filtering: %s", (strict) => {
+  let live: LiveTunnels;
+  beforeAll(async () => {
+    live = await LiveTunnels.up({}, strict);
+  });
+  afterAll(async () => {
+    await live?.lab.down();
+  });
+
+  test("no packet is lost without a change", async () => {
+    expect(await live.lostDuring(() => live.drift())).toEqual({});
+  });
+
+  test("no packet is lost from vxlan to wireguard", async () => {
+    expect(await live.lostDuring(() => live.put({ tunnel: "wireguard" }))).toEqual({});
+    expect(await live.devices("hub")).toBe("vxkrW0");
+    expect(await live.devices("r1")).toBe("vxkrW0");
+    expect(await live.drift()).toEqual([]);
+  });
+
+  test("nor back to vxlan", async () => {
+    expect(await live.lostDuring(() => live.put({ tunnel: "vxlan" }))).toEqual({});
+    expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+    expect(await live.devices("r1")).toBe("vxkr1");
+    expect(await live.drift()).toEqual([]);
+  });
+});
+
+describe("an up that does not finish", () => {
+  let live: LiveTunnels;
+  beforeAll(async () => {
+    live = await LiveTunnels.up();
+  });
+  afterAll(async () => {
+    await live?.lab.down();
+  });
+
+  const WIREGUARD = { tunnel: "wireguard" };
+  const onlyFirst = (network: { tunnel: string }) => live.put(network, ["r1"]);
+
+  test.each([1, 2, 3, 4, 5])(
+    "killed after %i changes of hosts: the next up finishes, and nothing is lost",
+    async (n) => {
+      const act = async () => {
+        await live.putKilled(n, WIREGUARD);
+        await onlyFirst(WIREGUARD);
+        expect(await live.devices("r1")).toBe("vxkrW0");
+        await live.putKilled(n, { tunnel: "vxlan" });
+        await onlyFirst({ tunnel: "vxlan" });
+      };
+      expect(await live.lostDuring(act)).toEqual({});
+      expect(await live.devices("r1")).toBe("vxkr1");
+      expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+      expect(await live.drift()).toEqual([]);
+    },
+  );
+
+  test.each([2, 4])("killed after %i changes, and declared as before", async (n) => {
+    const act = async () => {
+      await live.putKilled(n, WIREGUARD);
+      await live.put({ tunnel: "vxlan" });
+    };
+    expect(await live.lostDuring(act)).toEqual({});
+    expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+    expect(await live.drift()).toEqual([]);
+  });
+
+  test("a runner by whose new tunnel nothing passes stays on the old one, and the next up goes on", async () => {
+    const block = (verb: string) =>
+      must(live.lab, "r1", `iptables -t mangle ${verb} POSTROUTING -p udp --dport 51820 -j DROP`);
+    await block("-I");
+    const act = async () => {
+      await live.put(WIREGUARD, ["r2", "r3"]);
+      await expect(live.stack.runner("r1")).rejects.toThrow(
+        /VERIFY_FAILED: The new tunnel of training\/r1 is prepared, but full-size packets .* do not pass by it/,
+      );
+    };
+    expect(await live.lostDuring(act)).toEqual({});
+    expect(await live.devices("hub")).toBe("vxkr1 vxkrW0");
+    expect(await live.devices("r1")).toBe("vxkr1 vxkrW0");
+    await block("-D");
+    expect(await live.lostDuring(() => live.put(WIREGUARD))).toEqual({});
+    expect(await live.devices("hub")).toBe("vxkrW0");
+    expect(await live.drift()).toEqual([]);
+  });
+});

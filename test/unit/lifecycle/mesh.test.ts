@@ -1,0 +1,175 @@
+import { expect, test } from "vitest";
+import { readWays } from "../../../provider/lifecycle/mesh-peers";
+import type { Values } from "../../../provider/lifecycle/values";
+import {
+  checked,
+  deps,
+  fleet,
+  makeNetwork,
+  makeRunner,
+  netInputs,
+  networks,
+  owner,
+  pool,
+  runnerInputs,
+  runners,
+  setUp,
+  warnings,
+} from "./network-fixture";
+
+/** The peers of runners in a mesh, on hosts in memory: which ups change them, and what a diff shows. */
+setUp();
+
+const MESH = { tunnel: "wireguard", topology: "mesh" };
+const HOSTS = { a: "192.0.2.11", b: "192.0.2.12", c: "192.0.2.13" } as const;
+
+/** Peers answer probes of a host that they have as a peer, except these ids. */
+function answerProbes(...silent: number[]): void {
+  fleet.run = async ({ host }, script) => {
+    const hasPeer = (id: string): boolean =>
+      [...fleet.items].some(
+        ([, items]) =>
+          [...items.values()].some(
+            (item) => item.kind === "address" && item.address === `fe80::1:${Number(id).toString(16)}/64`,
+          ) && items.has(`peer ${fleet.keys.get(host)} of ovlM0`),
+      );
+    const ids = [...script.matchAll(/echo (\d+)\)/g)]
+      .map(([, id]) => id)
+      .filter((id) => !silent.includes(Number(id)) && hasPeer(id!));
+    return { code: 0, stdout: ids.join("\n"), stderr: "" };
+  };
+}
+
+/** Ids of the runners to which a runner sends directly, as the pool has it, and as its host has routes. */
+async function waysOf({ leaseId }: Values, host: string): Promise<[number[], number[]]> {
+  const lease = (await pool.ipam.find({ pool: "network/training", leaseId: String(leaseId) }))!;
+  const stored = (readWays(lease) ?? []).map((way) => Number(way.split(":")[0]));
+  const routes = [...(fleet.items.get(host)?.values() ?? [])].flatMap((item) =>
+    item.kind === "route" && item.dev === "ovlM0" ? [Number(item.dst.split(".")[2]) / 64] : [],
+  );
+  return [stored.sort(), routes.sort()];
+}
+
+/** What a diff says of a runner whose inputs stay as they are. */
+async function diffOf(runner: Values): Promise<{ changes: boolean; notes: string[] }> {
+  const notes: string[] = [];
+  deps.note = (text) => notes.push(text);
+  const { changes } = await runners.diff(runner, runner);
+  return { changes, notes };
+}
+
+test("a runner that joins gets ways to all, and all to it; a runner that leaves is removed from all", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  const b = await makeRunner(network, "b", HOSTS.b);
+  const c = await makeRunner(network, "c", HOSTS.c);
+  expect(await waysOf(a, HOSTS.a)).toEqual([
+    [2, 3],
+    [2, 3],
+  ]);
+  expect(await waysOf(b, HOSTS.b)).toEqual([
+    [1, 3],
+    [1, 3],
+  ]);
+  expect(await waysOf(c, HOSTS.c)).toEqual([
+    [1, 2],
+    [1, 2],
+  ]);
+  await runners.delete(b);
+  expect(await waysOf(a, HOSTS.a)).toEqual([[3], [3]]);
+  expect(await diffOf(a)).toEqual({ changes: false, notes: [] });
+  expect(warnings).toEqual([]);
+});
+
+test("a host that does not answer is a warning; a diff names it without contact, and its next up changes it", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  fleet.down.add(HOSTS.a);
+  answerProbes(1);
+  const b = await makeRunner(network, "b", HOSTS.b);
+  expect([...new Set(warnings)]).toEqual([
+    expect.stringMatching(/^X a: its direct ways to other runners could not be changed; .*SSH_UNREACHABLE/),
+    expect.stringMatching(/^X b: no data passes directly to a, so packets to there go by the hub\./),
+  ]);
+  expect(await waysOf(b, HOSTS.b)).toEqual([[], []]);
+  fleet.contacted.splice(0);
+  expect(await diffOf(a)).toEqual({ changes: true, notes: ["X a: its host has no direct way to b."] });
+  expect(await diffOf(b)).toEqual({ changes: true, notes: ["X b: its host has no direct way to a."] });
+  expect(fleet.contacted).toEqual([]);
+  fleet.down.clear();
+  answerProbes();
+  await runners.update("training/a", a, await checked(runners, "a", runnerInputs(network, "a", HOSTS.a), a));
+  expect(await waysOf(a, HOSTS.a)).toEqual([[2], [2]]);
+  expect(await waysOf(b, HOSTS.b)).toEqual([[1], [1]]);
+});
+
+test("a way to a runner with another key is another one: it is used after data has passed over it", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  const b = await makeRunner(network, "b", HOSTS.b);
+  fleet.keys.set(HOSTS.b, fleet.keys.get(HOSTS.a)!.replace(/^./, "x"));
+  answerProbes(1, 2);
+  const news = await checked(runners, "b", { ...runnerInputs(network, "b", HOSTS.b), masquerade: false }, b);
+  await runners.update("training/b", b, news);
+  expect(await waysOf(a, HOSTS.a)).toEqual([[], []]);
+  expect(fleet.itemsOn(HOSTS.a)).toContain(`peer ${fleet.keys.get(HOSTS.b)} of ovlM0`);
+});
+
+test("twenty runners that join at once have all ways, in a few changes of each host", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const names = Array.from({ length: 20 }, (_, i) => `n${i}`);
+  const made = await Promise.all(names.map((name, i) => makeRunner(network, name, `192.0.2.${100 + i}`)));
+  for (const [i, runner] of made.entries()) expect((await waysOf(runner, `192.0.2.${100 + i}`))[0]).toHaveLength(19);
+  const changes = names.map((_, i) => fleet.conversations.filter((text) => text === `apply 192.0.2.${100 + i}`).length);
+  expect(Math.max(...changes)).toBeLessThan(20);
+});
+
+test("the id of a deleted runner stays reserved while a host may send directly to it", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  const b = await makeRunner(network, "b", HOSTS.b);
+  fleet.down.add(HOSTS.a);
+  await runners.delete(b);
+  fleet.down.clear();
+  expect(warnings.at(-1)).toBe(
+    "X b is deleted, but its id stays reserved until X a can be changed by an up: their hosts still have it as a peer.",
+  );
+  expect((await makeRunner(network, "c", HOSTS.c)).runnerId).toBe(3);
+  await runners.update("training/a", a, await checked(runners, "a", runnerInputs(network, "a", HOSTS.a), a));
+  expect((await makeRunner(network, "d", HOSTS.b)).runnerId).toBe(2);
+});
+
+test("preview of a runner that joins names the hosts that get it as a peer", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  await makeRunner(network, "a", HOSTS.a);
+  const notes: string[] = [];
+  deps.note = (text) => notes.push(text);
+  await checked(runners, "b", runnerInputs(network, "b", HOSTS.b), undefined, true);
+  expect(notes).toEqual(["X b joins the mesh of 1 runners, whose hosts get it as a peer: a."]);
+});
+
+test.each([
+  [{ topology: "mesh" }, "topology cannot be mesh with tunnel vxlan; set tunnel: wireguard"],
+  [{ ...MESH, wireguardPort: 65534 }, "must be at most 65532 with topology mesh"],
+  [{ ...MESH, mtu: 1200 }, "mtu must be at least 1280 with topology mesh"],
+])("%j is refused", async (inputs, reason) => {
+  const caller = { owner: owner("training"), dryRun: true, program: "main" };
+  const { failures } = await networks.check(caller, undefined, netInputs(inputs));
+  expect(failures.map((each) => each.reason)).toEqual([expect.stringContaining(reason)]);
+});
+
+test("new keys are refused while runners send to each other", async () => {
+  const network = await makeNetwork(MESH);
+  await makeRunner(network, "a", HOSTS.a);
+  const caller = { owner: owner("training"), dryRun: true, program: "main" };
+  const { failures } = await networks.check(caller, network, netInputs({ ...MESH, keyGeneration: 1 }));
+  expect(failures.map((each) => each.reason)).toEqual([
+    expect.stringMatching(/^INPUT_INVALID: Network training has topology mesh, .* X a do not have keyGeneration 1/),
+  ]);
+});
