@@ -114,7 +114,7 @@ export interface HostDefinition<Props> {
   probe?(props: Props, underlays: Underlays, neighbours: string[]): Probe | undefined;
 }
 
-/** About direct ways between the hosts with role `runner` of several resources; see lifecycle/mesh.ts. */
+/** About direct routes between the hosts with role `runner` of several resources; see lifecycle/mesh.ts. */
 export interface MeshDefinition<Props> {
   /** The pool whose leases are the runners; undefined: it sends only to the hub. */
   pool(props: Props): string | undefined;
@@ -248,7 +248,7 @@ export interface TunnelChange<Props> {
   /** The properties with the former tunnel. */
   former: Props;
   /** More items, while a host has both tunnels. */
-  beside: { hub: Item[]; runner: Item[] };
+  transition: { hub: Item[]; runner: Item[] };
   /** A script for the runner. It fails if packets do not pass by the new tunnel. */
   probe: string;
   /** A script for the runner that tells workloads where the hub's address is now. */

@@ -74,7 +74,7 @@ export interface NetworkSettingsArgs {
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. Default `hub`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
   /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
@@ -207,7 +207,7 @@ export interface OverlayNetworkArgs {
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. Default `hub`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
   /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
@@ -326,7 +326,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. */
   declare readonly tunnel: pulumi.Output<"vxlan" | "wireguard">;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. */
   declare readonly topology: pulumi.Output<"hub" | "mesh">;
   /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
   declare readonly wireguardPort: pulumi.Output<number>;

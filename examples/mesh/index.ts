@@ -1,7 +1,7 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Runners that send to each other directly, encrypted. The hub carries what has no direct way: packets between runners while a way is
+// Runners that send to each other directly, encrypted. The hub carries what has no direct route: packets between runners while a route is
 // being made, to the hub itself, and to and from static addresses.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address

@@ -24,7 +24,7 @@ import {
   type TakenLease,
   throwFenced,
 } from "./lease";
-import { findSenders, heldForWays, leaveMesh } from "./mesh";
+import { findSenders, leaveMesh, reservedForSenders } from "./mesh";
 import { configuredTargets, hostIds, removedTargets } from "./target-hosts";
 import { pickInputs, type Values } from "./values";
 
@@ -61,7 +61,7 @@ export async function removeAndRelease(
   const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
   if (unreachable) await keepReserved(hostIds(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
   else if (isRangeReserved) await keepReserved([], deps, pool, owned);
-  else if (!(await keepForSenders(def, deps, pool, props, owned))) await releaseOwned(pool, owned);
+  else if (!(await reserveForSenders(def, deps, pool, props, owned))) await releaseOwned(pool, owned);
 }
 
 /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
@@ -180,7 +180,7 @@ async function keepReserved(
 }
 
 /** Keeps the id of a deleted runner while hosts may still send directly to it. false: there are none. The up that changes the last of them releases it. */
-async function keepForSenders(
+async function reserveForSenders(
   def: Definition,
   deps: Dependencies,
   pool: RunPlan,
@@ -189,7 +189,7 @@ async function keepForSenders(
 ): Promise<boolean> {
   const senders = await findSenders(def, pool, props, lease);
   if (senders.length === 0) return false;
-  const data = { ...readLeaseData(lease), ...heldForWays(senders) };
+  const data = { ...readLeaseData(lease), ...reservedForSenders(senders) };
   await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
   deps.warn(
     `${shortName(lease.owner)} is deleted, but its id stays reserved until ${senders.map(({ owner }) => shortName(owner)).join(", ")} can be changed by an up: their hosts still have it as a peer.`,

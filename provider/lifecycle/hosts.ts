@@ -227,7 +227,7 @@ async function applyTunnelChange(
   def: Definition,
   deps: Dependencies,
   props: Values,
-  { former, beside, ...scripts }: TunnelChange<Values>,
+  { former, transition, ...scripts }: TunnelChange<Values>,
   target: Record<string, Item[]>,
   peers: MeshPeer[],
   request: (target: TargetHost, items: Item[]) => ApplyRequest,
@@ -237,7 +237,7 @@ async function applyTunnelChange(
   const targets = targetsOf(def, props);
   const at = (role: string): TargetHost => targets.find((each) => each.role === role)!;
   const seen = await changeTunnel(
-    planPhases(ends(before), ends(target), beside),
+    planPhases(ends(before), ends(target), transition),
     { ...scripts, what: `The new tunnel of ${def.id(props)}` },
     {
       apply: (role, items) => deps.fleet.apply(at(role).connection, request(at(role), items)),

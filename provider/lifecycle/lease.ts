@@ -28,17 +28,17 @@ export function buildRequest(def: Definition, inputs: Values): Request {
 export const buildChildPool = (def: Definition, inputs: Values) =>
   def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.rangesFromProps(inputs));
 
-/** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. `tunnel`, `ways`: see tunnel-end.ts, mesh-peers.ts; they stay. */
+/** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. `tunnel`, `directRoutes`: see tunnel-end.ts, mesh-peers.ts; they stay. */
 export const buildLeaseData = (
   def: Definition,
   inputs: Values,
   run: string,
-  { tunnel, ways }: LeaseData = {},
+  { tunnel, directRoutes }: LeaseData = {},
   clean: string[] = [],
 ) => ({
   run,
   ...(tunnel !== undefined && { tunnel }),
-  ...(ways !== undefined && { ways }),
+  ...(directRoutes !== undefined && { directRoutes }),
   ...(def.nameInput && { name: String(inputs[def.nameInput]) }),
   ...def.leaseData?.(inputs),
   ...(clean.length > 0 && { clean }),
@@ -49,7 +49,7 @@ interface LeaseData {
   name?: Json;
   clean?: Json;
   tunnel?: Json;
-  ways?: Json;
+  directRoutes?: Json;
 }
 
 export const readLeaseData = (lease: Lease): LeaseData => dataEntries(lease);

@@ -29,7 +29,7 @@ import {
   takeOverLease,
 } from "./lease";
 import { joinMesh, leaveMesh } from "./mesh";
-import { compareWays, findPeers, meshPool, readWays } from "./mesh-peers";
+import { compareRoutes, findPeers, meshPool, readDirectRoutes } from "./mesh-peers";
 import { mayHaveUndeclaredBeside, refuseUndeclaredPool, warnOfUndeclaredBeside } from "./removals";
 import {
   configuredTargetsBefore,
@@ -154,11 +154,14 @@ export class Lifecycle {
       );
   }
 
-  /** Whether its host lacks direct ways of its mesh. If nothing else changes, later creates and deletes of this run change its peers. */
+  /** Whether its host lacks direct routes of its mesh. If nothing else changes, later creates and deletes of this run change its peers. */
   async #isBehind(lease: Lease, props: Values): Promise<boolean> {
     if (meshPool(this.def, props) === undefined) return false;
     this.deps.mesh.add(this.def, props); // before the leases are read: see `joinMesh`
-    const lacks = compareWays(readWays(lease), await findPeers(this.def, (await this.deps.pool()).ipam, props));
+    const lacks = compareRoutes(
+      readDirectRoutes(lease),
+      await findPeers(this.def, (await this.deps.pool()).ipam, props),
+    );
     for (const text of lacks) this.deps.note(`${shortName(lease.owner)}: its host ${text}.`);
     return lacks.length > 0;
   }

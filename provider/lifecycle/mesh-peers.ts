@@ -8,25 +8,25 @@ import type { Values } from "./values";
 
 /**
  * In a mesh the other runners are peers of each runner. They follow from the leases of the network's pool. The lease of a runner
- * that takes part lists its direct ways, those to runners that answered on its host: a way by which a host is behind is found without contact to it.
+ * that is a member lists its direct routes, those to runners that answered on its host: what a host lacks is found without contact to it.
  */
 
-/** Another runner that takes part. */
+/** Another member of the mesh. */
 export interface Peer extends MeshPeer {
   name: string;
-  /** Identifies the way to it: one of the two with another key or address makes it another way. */
-  way: string;
+  /** Identifies the direct route to it: another key or address of one of the two makes it another route. */
+  route: string;
 }
 
 type End = Pick<Underlay, "underlayIp" | "publicKey">;
 
-/** Its direct ways, as its host has them; undefined: it takes no part in a mesh. */
-export function readWays(lease: Pick<Lease, "data">): string[] | undefined {
-  const { ways } = dataEntries(lease);
-  return Array.isArray(ways) ? ways.map(String) : undefined;
+/** Its direct routes, as its host has them; undefined: it is not a member of a mesh. */
+export function readDirectRoutes(lease: Pick<Lease, "data">): string[] | undefined {
+  const { directRoutes } = dataEntries(lease);
+  return Array.isArray(directRoutes) ? directRoutes.map(String) : undefined;
 }
 
-export const idOfWay = (way: string): number => Number(way.split(":")[0]);
+export const idOfRoute = (route: string): number => Number(route.split(":")[0]);
 
 /** The pool whose leases are the runners of its mesh; undefined: it is in none. */
 export const meshPool = (def: Definition, props: Values): string | undefined => def.host?.mesh?.pool(props);
@@ -43,33 +43,33 @@ export async function findPeers(
   const leases = (await ipam.leases(pool)).filter(isCommitted);
   const mine = leases.find(({ uid }) => uid === props.uid);
   const end = own ?? (mine && readTunnelEnd(mine));
-  const ways = new Set(mine && readWays(mine));
+  const routes = new Set(mine && readDirectRoutes(mine));
   return leases.flatMap((lease) => {
     const peer = end && lease.uid !== props.uid ? toPeer(end, lease) : undefined;
-    return peer ? [{ ...peer, isRouted: ways.has(peer.way) }] : [];
+    return peer ? [{ ...peer, isRouted: routes.has(peer.route) }] : [];
   });
 }
 
-/** undefined: it takes no part, or is being deleted. */
+/** undefined: it is not a member, or is being deleted. */
 function toPeer(own: End, lease: Lease): Omit<Peer, "isRouted"> | undefined {
   const end = readTunnelEnd(lease);
-  if (!end?.publicKey || !readWays(lease) || lease.deletingSince !== undefined) return undefined;
+  if (!end?.publicKey || !readDirectRoutes(lease) || lease.deletingSince !== undefined) return undefined;
   const id = Number(lease.ranges[0]!.first);
   const ends = [own.underlayIp, own.publicKey, end.underlayIp, end.port, end.publicKey];
   const digest = createHash("sha256").update(ends.join(" ")).digest("hex").slice(0, 8);
   const { name } = dataEntries(lease);
   const { underlayIp, port, publicKey } = end;
-  return { id, underlayIp, port, publicKey, name: String(name ?? id), way: `${id}:${digest}` };
+  return { id, underlayIp, port, publicKey, name: String(name ?? id), route: `${id}:${digest}` };
 }
 
-/** What a host that has these ways lacks; empty: nothing. */
-export function compareWays(ways: string[] | undefined, peers: Peer[]): string[] {
-  if (ways === undefined) return ["takes no part in the mesh yet"];
-  const wanted = new Set(peers.map(({ way }) => way));
-  const missing = peers.filter(({ way }) => !ways.includes(way)).map(({ name }) => name);
-  const surplus = ways.filter((way) => !wanted.has(way)).map(idOfWay);
+/** What a host that has these routes lacks; empty: nothing. */
+export function compareRoutes(routes: string[] | undefined, peers: Peer[]): string[] {
+  if (routes === undefined) return ["is not a member of the mesh yet"];
+  const wanted = new Set(peers.map(({ route }) => route));
+  const missing = peers.filter(({ route }) => !routes.includes(route)).map(({ name }) => name);
+  const surplus = routes.filter((route) => !wanted.has(route)).map(idOfRoute);
   return [
-    ...(missing.length > 0 ? [`has no direct way to ${missing.join(", ")}`] : []),
-    ...(surplus.length > 0 ? [`has an old way to runner ${surplus.join(", ")}`] : []),
+    ...(missing.length > 0 ? [`has no direct route to ${missing.join(", ")}`] : []),
+    ...(surplus.length > 0 ? [`has a stale direct route to runner ${surplus.join(", ")}`] : []),
   ];
 }

@@ -6,21 +6,21 @@ import { type Definition, targetsOf, type Underlays } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { applyPeers, askHosts } from "./hosts";
 import { changeOwned, findLeaseInState, type OwnedLease, readLeaseData, readStoreId } from "./lease";
-import { compareWays, findPeers, idOfWay, meshPool, type Peer, readWays } from "./mesh-peers";
+import { compareRoutes, findPeers, idOfRoute, meshPool, type Peer, readDirectRoutes } from "./mesh-peers";
 import type { Values } from "./values";
 
 /**
  * The runners of a mesh get each other as peers, beside their own create, update and delete:
  *
- *   join    device with all peers → "takes part" in the lease → the others get it as a peer → ways to those that answered
- *   change  the same; the ways to a runner with another key or address are new ones
- *   leave   its own ways removed → "takes no part" → the others remove it → its device removed
+ *   join    device with all peers → member by its lease → the others get it as a peer → routes to those that answered
+ *   change  the same; the route to a runner with another key or address is a new one
+ *   leave   its own routes removed → no member → the others remove it → its device removed
  *
- * The others are those whose connection this run has; those of other stacks are changed by their next up. A way is used only after data has passed
+ * The others are those whose connection this run has; those of other stacks are changed by their next up. A direct route is set only after data has passed
  * over it. Until then packets take the route by the hub, also where a host does not answer: that is a warning, and no failed up.
  */
 export class MeshRunners {
-  /** Owner → properties of runners that take part, and that no create, update or delete of this run is working on. */
+  /** Owner → properties of members that no create, update or delete of this run is working on. */
   readonly #reachable = new Map<string, Values>();
   readonly #running = new Map<string, Promise<void>>();
   readonly #waiting = new Map<string, Promise<void>>();
@@ -52,7 +52,7 @@ export class MeshRunners {
     if (waiting) return waiting;
     const begin = (): Promise<void> => {
       this.#waiting.delete(owner);
-      const work = updateWays(def, deps, props).finally(() => this.#running.delete(owner));
+      const work = updateRoutes(def, deps, props).finally(() => this.#running.delete(owner));
       this.#running.set(owner, work);
       return work;
     };
@@ -67,7 +67,7 @@ export class MeshRunners {
 const HOSTS_AT_ONCE = 16;
 
 /**
- * After its create or update: the others get it as a peer, it gets ways to those that answer, and those that were asked before it had them as peers,
+ * After its create or update: the others get it as a peer, it gets routes to those that answer, and those that were asked before it had them as peers,
  * because they join at the same time, ask again. Where nothing is missing, no host is contacted.
  */
 export async function joinMesh(
@@ -79,7 +79,8 @@ export async function joinMesh(
 ): Promise<void> {
   if (meshPool(def, props) === undefined) return;
   const lease = await pool.ipam.find({ pool: owned.pool, leaseId: owned.leaseId });
-  if (lease && !readWays(lease)) await changeOwned(pool, owned, { data: { ...dataEntries(lease), ways: [] } });
+  if (lease && !readDirectRoutes(lease))
+    await changeOwned(pool, owned, { data: { ...dataEntries(lease), directRoutes: [] } });
   deps.mesh.add(def, props);
   await deps.mesh.updateOthers(def, deps, props);
   await deps.mesh.update(def, deps, props);
@@ -88,7 +89,7 @@ export async function joinMesh(
   if (silent.length > 0) deps.warn(silentWarning(owned.owner, silent));
 }
 
-/** Before its device is removed. Returns the lease without its ways. A host that does not answer is reported by what follows. */
+/** Before its device is removed. Returns the lease without its direct routes. A host that does not answer is reported by what follows. */
 export async function leaveMesh<L extends OwnedLease & Lease>(
   def: Definition,
   deps: Dependencies,
@@ -97,15 +98,15 @@ export async function leaveMesh<L extends OwnedLease & Lease>(
   owned: L,
 ): Promise<L> {
   deps.mesh.remove(owned.owner);
-  if (!readWays(owned)) return owned;
+  if (!readDirectRoutes(owned)) return owned;
   try {
     const underlays = await askHosts(def, deps, props);
     const peers = await findPeers(def, pool.ipam, props, underlays.runner);
-    await applyPeers(def, deps, pool, props, owned, underlays, withWays(peers, new Set()));
+    await applyPeers(def, deps, pool, props, owned, underlays, withRoutes(peers, new Set()));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
   }
-  const { ways: _, ...data } = dataEntries(owned);
+  const { directRoutes: _, ...data } = dataEntries(owned);
   const changed = await changeOwned(pool, owned, { data });
   await deps.mesh.updateOthers(def, deps, props);
   return { ...owned, data: changed.data ?? data };
@@ -117,33 +118,33 @@ export async function findSenders(def: Definition, pool: RunPlan, props: Values,
   if (name === undefined) return [];
   const id = Number(ranges[0]!.first);
   return (await pool.ipam.leases(name)).filter(
-    (lease) => isCommitted(lease) && readWays(lease)?.some((way) => idOfWay(way) === id),
+    (lease) => isCommitted(lease) && readDirectRoutes(lease)?.some((route) => idOfRoute(route) === id),
   );
 }
 
-const withWays = (peers: Peer[], ids: Set<number>): Peer[] =>
+const withRoutes = (peers: Peer[], ids: Set<number>): Peer[] =>
   peers.map((peer) => ({ ...peer, isRouted: ids.has(peer.id) }));
 
 /**
  * Brings the peers of one runner up to date. All else is as its last up has left it. What fails is a warning. A run that was fenced off leaves
  * the rest to the one that has the lease now.
  */
-async function updateWays(def: Definition, deps: Dependencies, props: Values): Promise<void> {
+async function updateRoutes(def: Definition, deps: Dependencies, props: Values): Promise<void> {
   try {
     const pool = await deps.pool();
     const lease = await findLeaseInState(def, pool, props);
-    if (lease && readWays(lease)) await changeWays(def, deps, pool, props, lease);
+    if (lease && readDirectRoutes(lease)) await changeRoutes(def, deps, pool, props, lease);
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     if (error.code === "LEASE_FENCED") return;
     const name = shortName(String(props.owner));
     deps.warn(
-      `${name}: its direct ways to other runners could not be changed; the next up tries again. ${error.message}`,
+      `${name}: its direct routes to other runners could not be changed; the next up tries again. ${error.message}`,
     );
   }
 }
 
-async function changeWays(
+async function changeRoutes(
   def: Definition,
   deps: Dependencies,
   pool: RunPlan,
@@ -153,13 +154,13 @@ async function changeWays(
   const owned = { ...lease, run: String(readLeaseData(lease).run), store: await readStoreId(pool) };
   const underlays = await askHosts(def, deps, props);
   const peers = await findPeers(def, pool.ipam, props, underlays.runner);
-  if (compareWays(readWays(lease), peers).length === 0) return;
+  if (compareRoutes(readDirectRoutes(lease), peers).length === 0) return;
   await applyPeers(def, deps, pool, props, owned, underlays, peers);
-  const routed = withWays(peers, await findAnswering(def, deps, props, underlays, peers));
+  const routed = withRoutes(peers, await findAnswering(def, deps, props, underlays, peers));
   if (routed.some(({ isRouted }, i) => isRouted !== peers[i]!.isRouted))
     await applyPeers(def, deps, pool, props, owned, underlays, routed);
-  const ways = routed.filter(({ isRouted }) => isRouted).map(({ way }) => way);
-  await changeOwned(pool, owned, { data: { ...dataEntries(lease), ways } });
+  const directRoutes = routed.filter(({ isRouted }) => isRouted).map(({ route }) => route);
+  await changeOwned(pool, owned, { data: { ...dataEntries(lease), directRoutes } });
   await releaseIds(def, pool, props);
 }
 
@@ -167,7 +168,7 @@ const silentWarning = (owner: string, silent: string[]): string =>
   `${shortName(owner)}: no data passes directly to ${silent.join(", ")}, so packets to there go by the hub. If the other runner is in another stack, ` +
   "it gets this one as a peer with its next up; else look for a firewall that drops UDP between the two hosts. The next up tries again.";
 
-/** Those with a way keep it. */
+/** Those with a route keep it. */
 async function findAnswering(
   def: Definition,
   { fleet }: Dependencies,
@@ -183,24 +184,27 @@ async function findAnswering(
   return new Set(peers.filter(({ id, isRouted }) => isRouted || answered.has(id)).map(({ id }) => id));
 }
 
-/** Releases the ids of deleted runners to which no host has a way any more. */
+/** Releases the ids of deleted runners to which no host has a direct route any more. */
 async function releaseIds(def: Definition, pool: RunPlan, props: Values): Promise<void> {
   const leases = await pool.ipam.leases(meshPool(def, props)!);
   const used = new Set(
     leases
       .filter(isCommitted)
-      .flatMap((lease) => readWays(lease) ?? [])
-      .map(idOfWay),
+      .flatMap((lease) => readDirectRoutes(lease) ?? [])
+      .map(idOfRoute),
   );
   for (const lease of leases)
-    if (isForgotten(lease.owner) && isHeldForWays(lease) && !used.has(Number(lease.ranges[0]!.first)))
+    if (isForgotten(lease.owner) && isReservedForSenders(lease) && !used.has(Number(lease.ranges[0]!.first)))
       await pool.release(lease.pool, lease.leaseId);
 }
 
 /** Data of the lease of a deleted runner whose id must not be given out yet. */
-export const heldForWays = (senders: Lease[]) => ({ forgotten: senders.flatMap(hostsOf), heldForWays: true });
+export const reservedForSenders = (senders: Lease[]) => ({
+  forgotten: senders.flatMap(hostsOf),
+  reservedForSenders: true,
+});
 
-const isHeldForWays = (lease: Lease): boolean => dataEntries(lease).heldForWays === true;
+const isReservedForSenders = (lease: Lease): boolean => dataEntries(lease).reservedForSenders === true;
 
 const hostsOf = ({ names = [] }: Lease): string[] => [
   ...new Set(names.flatMap((name) => /^host\/([^/]+)\//.exec(name)?.[1] ?? [])),

@@ -162,7 +162,7 @@ export const networkSettings = z
     topology: topology
       .default("hub")
       .describe(
-        "`hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct way; it needs `tunnel: wireguard`.",
+        "`hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`.",
       ),
     wireguardPort: z
       .number()
@@ -254,7 +254,7 @@ export const portNames = (network: NetworkSettings, host: string, isRunner = fal
     ...(network.topology === "mesh" && isRunner ? [meshPort(network)] : []),
   ].map((port) => `host/${host}/udp/${port}`);
 
-/** Probes of direct ways are IPv6 packets, and the port of the mesh follows from that of the tunnel. */
+/** Probes of direct routes are IPv6 packets, and the port of the mesh follows from that of the tunnel. */
 export function* meshErrors({ topology, tunnel, mtu, ...network }: NetworkSettings): Generator<InputError> {
   if (topology !== "mesh") return;
   if (!(tunnel in MESHES))

@@ -290,11 +290,11 @@ function tunnelChange(props: RunnerProps, choice: TunnelChoice, { hub, runner }:
   const network = networkFor(props);
   const both = [networkFor(former), network];
   const mtu = Math.min(...both.map((each) => effectiveMtu(each, hub!, runner!)));
-  const beside = both.map((each) => tunnelOf(each).planBeside(each, props.runnerId, hub!, runner!));
+  const transitions = both.map((each) => tunnelOf(each).planTransition(each, props.runnerId, hub!, runner!));
   const announce = renderAnnounceHub(network, props.runnerId);
   return {
     former,
-    beside: { hub: beside.flatMap((each) => each.hub), runner: beside.flatMap((each) => each.runner) },
+    transition: { hub: transitions.flatMap((each) => each.hub), runner: transitions.flatMap((each) => each.runner) },
     probe: renderProbe(network, mtu),
     ...(announce !== undefined && { announce }),
   };

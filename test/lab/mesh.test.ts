@@ -33,7 +33,7 @@ async function addJob(host: string, id: number): Promise<void> {
 }
 
 /** Ids of the runners to which this one sends directly, as its kernel has it. */
-async function waysOf(host: string): Promise<{ 4: number[]; 6: number[] }> {
+async function routesOf(host: string): Promise<{ 4: number[]; 6: number[] }> {
   const routes = (family: 4 | 6) => sh(host, `ip -${family} route show proto 183 | grep vxkrM0 || :`);
   const ids4 = [...(await routes(4)).matchAll(/^10\.128\.(\d+)\.0\/24 /gm)];
   const ids6 = [...(await routes(6)).matchAll(/^fd00:128:0:(\d+)::\/64 /gm)];
@@ -44,9 +44,9 @@ async function waysOf(host: string): Promise<{ 4: number[]; 6: number[] }> {
 }
 
 /** The same as the pool has it. */
-async function storedWays(name: string): Promise<number[]> {
+async function storedRoutes(name: string): Promise<number[]> {
   const lease = (await stack.pool.leases("network/training")).find((each) => dataEntries(each).name === name)!;
-  return (dataEntries(lease).ways as string[]).map((way) => Number(way.split(":")[0])).sort();
+  return (dataEntries(lease).directRoutes as string[]).map((route) => Number(route.split(":")[0])).sort();
 }
 
 const both = (...ids: number[]) => ({ 4: ids, 6: ids });
@@ -90,10 +90,10 @@ afterAll(async () => {
   rmSync(folder, { recursive: true });
 });
 
-test("each runner that joined has ways to all others, on its host and in the pool, and is not behind", async () => {
+test("each runner that joined has routes to all others, on its host and in the pool, and is not behind", async () => {
   expect(stack.warnings.filter((text) => !text.startsWith("Hosts without systemd"))).toEqual([]);
-  expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
-  expect(await Promise.all(RUNNERS.map(storedWays))).toEqual([
+  expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+  expect(await Promise.all(RUNNERS.map(storedRoutes))).toEqual([
     [2, 3],
     [1, 3],
     [1, 2],
@@ -110,7 +110,7 @@ test.each([4, 6] as const)("full-size IPv%i packets between workloads do not pas
   await ping("r1", family === 4 ? "10.128.0.1" : "fd00:128::1", `-M do -s ${FULL[family]}`);
 });
 
-test("without a direct way packets go by the hub, and a device that is gone is drift", async () => {
+test("without a direct route packets go by the hub, and a device that is gone is drift", async () => {
   await sh("r1", "ip route del 10.128.2.0/24; ip route del fd00:128:0:2::/64");
   for (const target of Object.values(jobOf(2))) await ping("r1", target);
   await sh("r1", "ip link del vxkrM0");
@@ -137,7 +137,7 @@ describe("others lose nothing", () => {
     const loss = await lossOf("r1", 2, () => stack.runner("r3", { connection: stack.at("r4") }));
     expect(loss).toEqual([0, 0]);
     expect(await findLeftovers(lab, "r3")).toBe("");
-    expect(await Promise.all(["r1", "r2", "r4"].map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+    expect(await Promise.all(["r1", "r2", "r4"].map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
     await addJob("r4", 3);
     for (const target of Object.values(jobOf(3))) await ping("r1", target);
   });
@@ -146,11 +146,11 @@ describe("others lose nothing", () => {
     const loss = await lossOf("r1", 2, () => stack.remove("RunnerSubnet", "r3"));
     expect(loss).toEqual([0, 0]);
     expect(await findLeftovers(lab, "r4")).toBe("");
-    expect([await waysOf("r1"), await waysOf("r2")]).toEqual([both(2), both(1)]);
+    expect([await routesOf("r1"), await routesOf("r2")]).toEqual([both(2), both(1)]);
     stack.nextRun();
     expect(await lossOf("r1", 2, () => stack.runner("other", { connection: stack.at("r3") }))).toEqual([0, 0]);
     expect(stack.props("RunnerSubnet", "other").runnerId).toBe(3);
-    expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+    expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
     for (const target of Object.values(jobOf(3))) await sh("r1", tries(`ping -c 1 -W 1 ${gatewayOf(target)}`));
   });
 
@@ -163,30 +163,30 @@ describe("others lose nothing", () => {
     expect(await lossOf("r1", 2, () => change("hub"))).toEqual([0, 0]);
     for (const host of RUNNERS) expect(await sh(host, "ip -o link | grep -c vxkrM0 || :")).toBe("0");
     expect(await lossOf("r1", 2, () => change("mesh"))).toEqual([0, 0]);
-    expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+    expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
   });
 });
 
-test("the id of a deleted runner is reserved until each host that had a way to it is changed", async () => {
+test("the id of a deleted runner is reserved until each host that had a route to it is changed", async () => {
   stack.warnings.splice(0);
   stack.unreachable.add(lab.host("r2").address);
   await stack.remove("RunnerSubnet", "other");
   const texts = stack.warnings.filter((text) => !text.startsWith("Hosts without systemd"));
   expect(texts).toEqual([
-    expect.stringMatching(/^RunnerSubnet r2: its direct ways .* could not be changed; .*does not answer/),
+    expect.stringMatching(/^RunnerSubnet r2: its direct routes .* could not be changed; .*does not answer/),
     "RunnerSubnet other is deleted, but its id stays reserved until RunnerSubnet r2 can be changed by an up: their hosts still have it as a peer.",
   ]);
-  expect([await waysOf("r1"), await waysOf("r2")]).toEqual([both(2), both(1, 3)]);
+  expect([await routesOf("r1"), await routesOf("r2")]).toEqual([both(2), both(1, 3)]);
   expect([await stack.diff("RunnerSubnet", "r1"), await stack.diff("RunnerSubnet", "r2")]).toEqual([false, true]);
   stack.nextRun();
   expect((await stack.runner("fourth", { connection: stack.at("r4") })).runnerId).toBe(4);
   stack.unreachable.clear();
   await stack.runner("r2");
-  expect([await waysOf("r1"), await waysOf("r2")]).toEqual([both(2, 4), both(1, 4)]);
+  expect([await routesOf("r1"), await routesOf("r2")]).toEqual([both(2, 4), both(1, 4)]);
   await stack.remove("RunnerSubnet", "fourth");
   stack.nextRun();
   expect((await stack.runner("r3")).runnerId).toBe(3);
-  expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+  expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
 });
 
 describe("runners of two stacks", () => {
@@ -209,10 +209,10 @@ describe("runners of two stacks", () => {
     expect(await behind()).toEqual([false, false, false, false]);
     const ids = [1, 2, 3, 4];
     for (const host of [...RUNNERS, "r4"])
-      expect([host, await waysOf(host)]).toEqual([host, both(...ids.filter((id) => !host.endsWith(String(id))))]);
+      expect([host, await routesOf(host)]).toEqual([host, both(...ids.filter((id) => !host.endsWith(String(id))))]);
   };
 
-  test("one joins: all are behind, which a diff shows without contact to hosts, and the next up of each stack brings ways", async () => {
+  test("one joins: all are behind, which a diff shows without contact to hosts, and the next up of each stack brings routes", async () => {
     await second.runner("r4");
     stack.nextRun();
     for (const host of RUNNERS) stack.unreachable.add(lab.host(host).address);
@@ -234,25 +234,25 @@ describe("runners of two stacks", () => {
       await joinFourth();
     }
     expect(await behind()).toEqual([false, false, false, false]);
-    expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3, 5), both(1, 3, 5), both(1, 2, 5)]);
-    expect(await waysOf("r4")).toEqual(both(1, 2, 3));
+    expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3, 5), both(1, 3, 5), both(1, 2, 5)]);
+    expect(await routesOf("r4")).toEqual(both(1, 2, 3));
   });
 
-  test("one leaves: the next up of the other stack removes the ways to it", async () => {
+  test("one leaves: the next up of the other stack removes the routes to it", async () => {
     await second.remove("RunnerSubnet", "r4");
     for (const runner of RUNNERS) await stack.runner(runner);
-    expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+    expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
   });
 });
 
-test("after a power cut of all hosts the boot scripts bring the direct ways back", async () => {
+test("after a power cut of all hosts the boot scripts bring the direct routes back", async () => {
   for (const host of ["hub", ...RUNNERS]) {
     await lab.stop(host);
     await lab.start(host);
     expect(await lab.exec(host, "sh /var/lib/overlay/boot.sh")).toMatchObject({ code: 0 });
   }
   for (const runner of RUNNERS) await addJob(runner, idOf(runner));
-  expect(await Promise.all(RUNNERS.map(waysOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
+  expect(await Promise.all(RUNNERS.map(routesOf))).toEqual([both(2, 3), both(1, 3), both(1, 2)]);
   for (const target of Object.values(jobOf(2))) await ping("r1", target);
   expect(await Promise.all(RUNNERS.map((runner) => stack.drift("RunnerSubnet", runner)))).toEqual([[], [], []]);
 });

@@ -29,9 +29,13 @@ interface Ends {
   runner: Item[];
 }
 
-export function planPhases(former: Ends, target: Ends, beside: Ends): Phase[] {
+export function planPhases(former: Ends, target: Ends, transition: Ends): Phase[] {
   const both = (role: Phase["role"], used: Ends, other: Ends): Phase => {
-    const items = uniqueByKey([...other[role].filter((item) => !steers(item)), ...beside[role], ...used[role]]);
+    const items = uniqueByKey([
+      ...other[role].filter((item) => !selectsTunnel(item)),
+      ...transition[role],
+      ...used[role],
+    ]);
     return { role, items: items.sort(byKey) }; // the same for both directions
   };
   return [
@@ -47,7 +51,7 @@ export function planPhases(former: Ends, target: Ends, beside: Ends): Phase[] {
 const byKey = (a: Item, b: Item): number => (itemKey(a) < itemKey(b) ? -1 : 1);
 
 /** Whether it decides which tunnel packets take. */
-const steers = (item: Item): boolean =>
+const selectsTunnel = (item: Item): boolean =>
   (item.kind === "route" && item.dev !== undefined && item.table === undefined) || item.kind === "neighbour";
 
 /** Gratuitous ARP and unsolicited neighbour advertisements for addresses that this host answers for without having them. */

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { readWays } from "../../../provider/lifecycle/mesh-peers";
+import { readDirectRoutes } from "../../../provider/lifecycle/mesh-peers";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
   checked,
@@ -41,9 +41,9 @@ function answerProbes(...silent: number[]): void {
 }
 
 /** Ids of the runners to which a runner sends directly, as the pool has it, and as its host has routes. */
-async function waysOf({ leaseId }: Values, host: string): Promise<[number[], number[]]> {
+async function routesOf({ leaseId }: Values, host: string): Promise<[number[], number[]]> {
   const lease = (await pool.ipam.find({ pool: "network/training", leaseId: String(leaseId) }))!;
-  const stored = (readWays(lease) ?? []).map((way) => Number(way.split(":")[0]));
+  const stored = (readDirectRoutes(lease) ?? []).map((route) => Number(route.split(":")[0]));
   const routes = [...(fleet.items.get(host)?.values() ?? [])].flatMap((item) =>
     item.kind === "route" && item.dev === "ovlM0" ? [Number(item.dst.split(".")[2]) / 64] : [],
   );
@@ -58,26 +58,26 @@ async function diffOf(runner: Values): Promise<{ changes: boolean; notes: string
   return { changes, notes };
 }
 
-test("a runner that joins gets ways to all, and all to it; a runner that leaves is removed from all", async () => {
+test("a runner that joins gets routes to all, and all to it; a runner that leaves is removed from all", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
   const a = await makeRunner(network, "a", HOSTS.a);
   const b = await makeRunner(network, "b", HOSTS.b);
   const c = await makeRunner(network, "c", HOSTS.c);
-  expect(await waysOf(a, HOSTS.a)).toEqual([
+  expect(await routesOf(a, HOSTS.a)).toEqual([
     [2, 3],
     [2, 3],
   ]);
-  expect(await waysOf(b, HOSTS.b)).toEqual([
+  expect(await routesOf(b, HOSTS.b)).toEqual([
     [1, 3],
     [1, 3],
   ]);
-  expect(await waysOf(c, HOSTS.c)).toEqual([
+  expect(await routesOf(c, HOSTS.c)).toEqual([
     [1, 2],
     [1, 2],
   ]);
   await runners.delete(b);
-  expect(await waysOf(a, HOSTS.a)).toEqual([[3], [3]]);
+  expect(await routesOf(a, HOSTS.a)).toEqual([[3], [3]]);
   expect(await diffOf(a)).toEqual({ changes: false, notes: [] });
   expect(warnings).toEqual([]);
 });
@@ -90,22 +90,22 @@ test("a host that does not answer is a warning; a diff names it without contact,
   answerProbes(1);
   const b = await makeRunner(network, "b", HOSTS.b);
   expect([...new Set(warnings)]).toEqual([
-    expect.stringMatching(/^X a: its direct ways to other runners could not be changed; .*SSH_UNREACHABLE/),
+    expect.stringMatching(/^X a: its direct routes to other runners could not be changed; .*SSH_UNREACHABLE/),
     expect.stringMatching(/^X b: no data passes directly to a, so packets to there go by the hub\./),
   ]);
-  expect(await waysOf(b, HOSTS.b)).toEqual([[], []]);
+  expect(await routesOf(b, HOSTS.b)).toEqual([[], []]);
   fleet.contacted.splice(0);
-  expect(await diffOf(a)).toEqual({ changes: true, notes: ["X a: its host has no direct way to b."] });
-  expect(await diffOf(b)).toEqual({ changes: true, notes: ["X b: its host has no direct way to a."] });
+  expect(await diffOf(a)).toEqual({ changes: true, notes: ["X a: its host has no direct route to b."] });
+  expect(await diffOf(b)).toEqual({ changes: true, notes: ["X b: its host has no direct route to a."] });
   expect(fleet.contacted).toEqual([]);
   fleet.down.clear();
   answerProbes();
   await runners.update("training/a", a, await checked(runners, "a", runnerInputs(network, "a", HOSTS.a), a));
-  expect(await waysOf(a, HOSTS.a)).toEqual([[2], [2]]);
-  expect(await waysOf(b, HOSTS.b)).toEqual([[1], [1]]);
+  expect(await routesOf(a, HOSTS.a)).toEqual([[2], [2]]);
+  expect(await routesOf(b, HOSTS.b)).toEqual([[1], [1]]);
 });
 
-test("a way to a runner with another key is another one: it is used after data has passed over it", async () => {
+test("a route to a runner with another key is another one: it is used after data has passed over it", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
   const a = await makeRunner(network, "a", HOSTS.a);
@@ -114,16 +114,16 @@ test("a way to a runner with another key is another one: it is used after data h
   answerProbes(1, 2);
   const news = await checked(runners, "b", { ...runnerInputs(network, "b", HOSTS.b), masquerade: false }, b);
   await runners.update("training/b", b, news);
-  expect(await waysOf(a, HOSTS.a)).toEqual([[], []]);
+  expect(await routesOf(a, HOSTS.a)).toEqual([[], []]);
   expect(fleet.itemsOn(HOSTS.a)).toContain(`peer ${fleet.keys.get(HOSTS.b)} of ovlM0`);
 });
 
-test("twenty runners that join at once have all ways, in a few changes of each host", async () => {
+test("twenty runners that join at once have all routes, in a few changes of each host", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
   const names = Array.from({ length: 20 }, (_, i) => `n${i}`);
   const made = await Promise.all(names.map((name, i) => makeRunner(network, name, `192.0.2.${100 + i}`)));
-  for (const [i, runner] of made.entries()) expect((await waysOf(runner, `192.0.2.${100 + i}`))[0]).toHaveLength(19);
+  for (const [i, runner] of made.entries()) expect((await routesOf(runner, `192.0.2.${100 + i}`))[0]).toHaveLength(19);
   const changes = names.map((_, i) => fleet.conversations.filter((text) => text === `apply 192.0.2.${100 + i}`).length);
   expect(Math.max(...changes)).toBeLessThan(20);
 });

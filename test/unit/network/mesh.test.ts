@@ -108,12 +108,12 @@ test("the tunnel to the hub is not taken for a renamed mesh device, although bot
   expect([...facts.links.keys()]).toEqual(["vxkrW0"]);
 });
 
-test("a way that goes: its routes are removed before the peer, so that no packet takes a route without a peer", () => {
+test("a peer that leaves: its routes are removed before the peer, so that no packet takes a route without a peer", () => {
   const record = { uid: "0123456789abcdef", owner: "o", network: "training", store: "0123456789abcdef" };
   const facts = hostWith([{ record, items: plan([other]) }]);
   const lines = renderChange(planSteps([{ record, items: plan([]) }], facts), []).split("\n");
-  const ways = lines.filter((line) => line.includes("vxkrM0"));
-  expect(ways).toEqual([
+  const removals = lines.filter((line) => line.includes("vxkrM0"));
+  expect(removals).toEqual([
     "route del 10.128.128.0/18 dev vxkrM0 src 10.128.64.1 proto 183",
     "route del fd00:128:0:2::/64 dev vxkrM0 src fd00:128:0:1::1 proto 183",
     `wg set vxkrM0 peer ${KEYS.other} remove || rc=1`,

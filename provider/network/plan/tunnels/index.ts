@@ -15,5 +15,5 @@ export const TOPOLOGIES = ["hub", "mesh"] as const;
 
 export type Topology = (typeof TOPOLOGIES)[number];
 
-/** What a runner of a mesh has for its direct ways to others, by tunnel. */
+/** What a runner of a mesh has for its direct routes to others, by tunnel. */
 export const MESHES: Partial<Record<TunnelName, typeof planWireguardMesh>> = { wireguard: planWireguardMesh };

@@ -17,7 +17,7 @@ export interface Tunnel {
   /** The runner's end, with the rules of its own; bridge, addresses and rules of workloads are the same for all tunnels. */
   planRunnerEnd(network: Network, runnerId: number, device: string, hub: Underlay, runner: Underlay): Item[];
   /** More that the ends need while they have another tunnel, too: see plan/tunnel-change.ts. */
-  planBeside(network: Network, runnerId: number, hub: Underlay, runner: Underlay): { hub: Item[]; runner: Item[] };
+  planTransition(network: Network, runnerId: number, hub: Underlay, runner: Underlay): { hub: Item[]; runner: Item[] };
   /** The runner's device by which the hub's probe address is reached. */
   probeDevice(network: Pick<Network, "devicePrefix" | "bridgeName" | "keyGeneration">): string;
   /** The next hop of a runner towards the hub. */
@@ -34,6 +34,6 @@ export interface MeshPeer extends Pick<Underlay, "underlayIp" | "publicKey"> {
   id: number;
   /** Of its tunnel to the hub. */
   port: number;
-  /** Data has passed to it. Until then packets to its subnet take the way by the hub. */
+  /** Data has passed to it. Until then packets to its subnet take the route by the hub. */
   isRouted: boolean;
 }

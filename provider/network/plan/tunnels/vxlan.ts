@@ -59,9 +59,9 @@ export const vxlan: Tunnel = {
       ...planZonePeer(link.vxlan),
     ];
   },
-  planBeside(network, runnerId, hub, runner) {
+  planTransition(network, runnerId, hub, runner) {
     const { mtu } = planLink(network, runnerId, hub, runner, { name: "" });
-    const besideDevice = (name: string, id: number): Item[] => [
+    const planDevice = (name: string, id: number): Item[] => [
       looseFiltering(name),
       ...planProbeAddress({ name, mtu: mtu! }, id),
       ...[135, 136].flatMap((type) => [
@@ -70,7 +70,7 @@ export const vxlan: Tunnel = {
       ]),
     ];
     const device = tunnelName(network.devicePrefix, runnerId);
-    return { hub: besideDevice(device, HUB), runner: besideDevice(network.bridgeName, runnerId) };
+    return { hub: planDevice(device, HUB), runner: planDevice(network.bridgeName, runnerId) };
   },
   probeDevice: ({ bridgeName }) => bridgeName,
   nextHop: ({ bridgeName }, hubIp) => ({ via: hubIp, dev: bridgeName }),

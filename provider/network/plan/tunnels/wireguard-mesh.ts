@@ -36,7 +36,7 @@ export function planWireguardMesh(
   peers: MeshPeer[],
 ): Item[] {
   const dev = meshDevice(network.devicePrefix);
-  const mesh = { ...network, wireguardPort: network.wireguardPort + BESIDE };
+  const mesh = { ...network, wireguardPort: network.wireguardPort + MESH_PORT_OFFSET };
   const link = planLink(mesh, dev, runner, Math.min(mtuOver(hub), mtuOver(runner)));
   return [
     planKey(mesh, runner),
@@ -51,27 +51,28 @@ export function planWireguardMesh(
     ...dropRedirects(network, dev),
     ...planPort(mesh, runner),
     ...planZoneDevice(link),
-    ...peers.flatMap((peer) => planDirectWay(mesh, runnerId, dev, peer)),
+    ...peers.flatMap((peer) => planMeshPeer(mesh, runnerId, dev, peer)),
   ];
 }
 
 /** Ids are in lower case: no runner's tunnel has this name. */
 export const meshDevice = (prefix: string): string => `${prefix}M0`;
 
-/** Beside the ports of the tunnel to the hub. */
-export const meshPort = (network: Pick<Network, "wireguardPort" | "keyGeneration">): number => portOf(network) + BESIDE;
+/** It follows the two ports of the tunnel to the hub. */
+export const meshPort = (network: Pick<Network, "wireguardPort" | "keyGeneration">): number =>
+  portOf(network) + MESH_PORT_OFFSET;
 
-const BESIDE = 2;
+const MESH_PORT_OFFSET = 2;
 
-/** The MTU is that of the way by the hub, so that no packet is too large for one of them. */
-function planDirectWay(mesh: Network, runnerId: number, dev: string, peer: MeshPeer): Item[] {
+/** The MTU is that of the path by the hub, so that no packet is too large for one of them. */
+function planMeshPeer(mesh: Network, runnerId: number, dev: string, peer: MeshPeer): Item[] {
   const ends = mesh.layouts.map((layout) => ({
     family: layout.family,
     subnet: runnerLayout(layout, peer.id).subnet,
     src: runnerLayout(layout, runnerId).gateway,
   }));
   return [
-    ...planPeer({ wireguardPort: peer.port + BESIDE }, dev, peer, [
+    ...planPeer({ wireguardPort: peer.port + MESH_PORT_OFFSET }, dev, peer, [
       ...ends.map(({ subnet }) => subnet),
       probeRange(peer.id),
     ]),

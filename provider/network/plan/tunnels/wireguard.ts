@@ -92,7 +92,7 @@ export const wireguard: Tunnel = {
       ...planZoneDevice(link),
     ];
   },
-  planBeside: () => ({ hub: [], runner: [] }),
+  planTransition: () => ({ hub: [], runner: [] }),
   probeDevice: deviceName,
   nextHop: (network) => ({ dev: deviceName(network) }),
   planRunnerRoutes: (network, runnerId) =>
@@ -160,7 +160,7 @@ export const looseFiltering = (dev: string): Item => ({
   value: "2",
 });
 
-/** Seconds. Both ends know each other's address, and so find each other again at once; what is between them keeps the way open. */
+/** Seconds. Both ends know each other's address, and so find each other again at once; what is between them keeps the mapping open. */
 const KEEPALIVE = 25;
 
 /** None while the other host has no key. */
