@@ -24,7 +24,7 @@ import {
   type TakenLease,
   throwFenced,
 } from "./lease";
-import { findSenders, leaveMesh, reservedForSenders } from "./mesh";
+import { leaveMesh, reserveForSenders } from "./mesh";
 import { configuredTargets, hostIds, removedTargets } from "./target-hosts";
 import { pickInputs, type Values } from "./values";
 
@@ -61,7 +61,11 @@ export async function removeAndRelease(
   const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
   if (unreachable) await keepReserved(hostIds(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
   else if (isRangeReserved) await keepReserved([], deps, pool, owned);
-  else if (!(await reserveForSenders(def, deps, pool, props, owned))) await releaseOwned(pool, owned);
+  else {
+    const senders = await reserveForSenders(def, pool, props, owned);
+    if (senders.length > 0) deps.warn(describeSenders(owned, senders));
+    else await releaseOwned(pool, owned);
+  }
 }
 
 /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
@@ -179,23 +183,8 @@ async function keepReserved(
   deps.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
 }
 
-/** Keeps the id of a deleted runner while hosts may still send directly to it. false: there are none. The up that changes the last of them releases it. */
-async function reserveForSenders(
-  def: Definition,
-  deps: Dependencies,
-  pool: RunPlan,
-  props: Values,
-  lease: OwnedLease & Lease,
-): Promise<boolean> {
-  const senders = await findSenders(def, pool, props, lease);
-  if (senders.length === 0) return false;
-  const data = { ...readLeaseData(lease), ...reservedForSenders(senders) };
-  await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
-  deps.warn(
-    `${shortName(lease.owner)} is deleted, but its id stays reserved until ${senders.map(({ owner }) => shortName(owner)).join(", ")} can be changed by an up: their hosts still have it as a peer.`,
-  );
-  return true;
-}
+const describeSenders = ({ owner }: Lease, senders: Lease[]): string =>
+  `${shortName(owner)} is deleted, but its id stays reserved until an up changes or deletes ${senders.map((each) => shortName(each.owner)).join(", ")}: hosts may still send to it directly.`;
 
 function describeKept(hosts: string[], { message }: OverlayError): string {
   const words = hosts.map((host) => (host.includes(" ") ? `'${host}'` : host)).join(" ");

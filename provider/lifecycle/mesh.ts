@@ -1,7 +1,8 @@
 import { isOverlayError } from "../errors";
+import { Semaphore } from "../host/ssh/client";
 import type { RunPlan } from "../ipam/run-plan";
 import { dataEntries, isCommitted, type Lease } from "../ipam/types";
-import { isForgotten, shortName } from "../owner";
+import { forgottenOwner, isForgotten, shortName } from "../owner";
 import { type Definition, targetsOf, type Underlays } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { applyPeers, askHosts } from "./hosts";
@@ -22,8 +23,9 @@ import type { Values } from "./values";
 export class MeshRunners {
   /** Owner → properties of members that no create, update or delete of this run is working on. */
   readonly #reachable = new Map<string, Values>();
-  readonly #running = new Map<string, Promise<void>>();
-  readonly #waiting = new Map<string, Promise<void>>();
+  /** Owner → the last request to update its routes. */
+  readonly #requests = new Map<string, { work: Promise<void>; hasBegun: boolean }>();
+  readonly #hosts = new Semaphore(HOSTS_AT_ONCE);
 
   add(def: Definition, props: Values): void {
     if (meshPool(def, props) !== undefined) this.#reachable.set(String(props.owner), props);
@@ -33,37 +35,33 @@ export class MeshRunners {
     this.#reachable.delete(owner);
   }
 
-  /** The others in the mesh of a runner, some at a time. */
+  /** The other members of the mesh of a runner. */
   async updateOthers(def: Definition, deps: Dependencies, props: Values): Promise<void> {
     const pool = meshPool(def, props);
     const others = [...this.#reachable.values()].filter(
       (other) => other.owner !== props.owner && meshPool(def, other) === pool,
     );
-    const work = async (): Promise<void> => {
-      for (let next = others.pop(); next; next = others.pop()) await this.update(def, deps, next);
-    };
-    await Promise.all(Array.from({ length: HOSTS_AT_ONCE }, work));
+    await Promise.all(others.map(({ owner }) => this.update(def, deps, String(owner))));
   }
 
-  /** One at a time for each runner; requests that wait are one, which uses the peers as they are when it begins. */
-  update(def: Definition, deps: Dependencies, props: Values): Promise<void> {
-    const owner = String(props.owner);
-    const waiting = this.#waiting.get(owner);
-    if (waiting) return waiting;
-    const begin = (): Promise<void> => {
-      this.#waiting.delete(owner);
-      const work = updateRoutes(def, deps, props).finally(() => this.#running.delete(owner));
-      this.#running.set(owner, work);
-      return work;
+  /** One at a time for each member; requests that wait are one, which uses properties and peers as they are when it begins. */
+  update(def: Definition, deps: Dependencies, owner: string): Promise<void> {
+    const last = this.#requests.get(owner);
+    if (last && !last.hasBegun) return last.work;
+    const request = { hasBegun: false, work: Promise.resolve() };
+    const begin = async (): Promise<void> => {
+      request.hasBegun = true;
+      const props = this.#reachable.get(owner);
+      if (props) await updateRoutes(def, deps, props);
     };
-    const running = this.#running.get(owner);
-    if (!running) return begin();
-    const next = running.catch(() => {}).then(begin);
-    this.#waiting.set(owner, next);
-    return next;
+    const before = last?.work.catch(() => {}) ?? Promise.resolve();
+    request.work = before.then(() => this.#hosts.run(begin));
+    this.#requests.set(owner, request);
+    return request.work;
   }
 }
 
+/** In all requests of a run together. */
 const HOSTS_AT_ONCE = 16;
 
 /**
@@ -83,7 +81,7 @@ export async function joinMesh(
     await changeOwned(pool, owned, { data: { ...dataEntries(lease), directRoutes: [] } });
   deps.mesh.add(def, props);
   await deps.mesh.updateOthers(def, deps, props);
-  await deps.mesh.update(def, deps, props);
+  await deps.mesh.update(def, deps, owned.owner);
   await deps.mesh.updateOthers(def, deps, props);
   const silent = (await findPeers(def, pool.ipam, props)).filter(({ isRouted }) => !isRouted).map(({ name }) => name);
   if (silent.length > 0) deps.warn(silentWarning(owned.owner, silent));
@@ -109,11 +107,12 @@ export async function leaveMesh<L extends OwnedLease & Lease>(
   const { directRoutes: _, ...data } = dataEntries(owned);
   const changed = await changeOwned(pool, owned, { data });
   await deps.mesh.updateOthers(def, deps, props);
+  await releaseIds(pool, owned.pool);
   return { ...owned, data: changed.data ?? data };
 }
 
 /** The runners whose hosts may still send directly to this one. Another owner of its id would get what they send, or they would lose it. */
-export async function findSenders(def: Definition, pool: RunPlan, props: Values, { ranges }: Lease): Promise<Lease[]> {
+async function findSenders(def: Definition, pool: RunPlan, props: Values, { ranges }: Lease): Promise<Lease[]> {
   const name = meshPool(def, props);
   if (name === undefined) return [];
   const id = Number(ranges[0]!.first);
@@ -151,17 +150,17 @@ async function changeRoutes(
   props: Values,
   lease: Lease,
 ): Promise<void> {
+  if (compareRoutes(readDirectRoutes(lease), await findPeers(def, pool.ipam, props)).length === 0) return;
   const owned = { ...lease, run: String(readLeaseData(lease).run), store: await readStoreId(pool) };
   const underlays = await askHosts(def, deps, props);
   const peers = await findPeers(def, pool.ipam, props, underlays.runner);
-  if (compareRoutes(readDirectRoutes(lease), peers).length === 0) return;
   await applyPeers(def, deps, pool, props, owned, underlays, peers);
   const routed = withRoutes(peers, await findAnswering(def, deps, props, underlays, peers));
   if (routed.some(({ isRouted }, i) => isRouted !== peers[i]!.isRouted))
     await applyPeers(def, deps, pool, props, owned, underlays, routed);
   const directRoutes = routed.filter(({ isRouted }) => isRouted).map(({ route }) => route);
   await changeOwned(pool, owned, { data: { ...dataEntries(lease), directRoutes } });
-  await releaseIds(def, pool, props);
+  await releaseIds(pool, lease.pool);
 }
 
 const silentWarning = (owner: string, silent: string[]): string =>
@@ -184,25 +183,32 @@ async function findAnswering(
   return new Set(peers.filter(({ id, isRouted }) => isRouted || answered.has(id)).map(({ id }) => id));
 }
 
-/** Releases the ids of deleted runners to which no host has a direct route any more. */
-async function releaseIds(def: Definition, pool: RunPlan, props: Values): Promise<void> {
-  const leases = await pool.ipam.leases(meshPool(def, props)!);
-  const used = new Set(
-    leases
-      .filter(isCommitted)
-      .flatMap((lease) => readDirectRoutes(lease) ?? [])
-      .map(idOfRoute),
-  );
+/** Keeps the id of a deleted runner while hosts may still send directly to it. Returns their leases; none: it is not kept. */
+export async function reserveForSenders(
+  def: Definition,
+  pool: RunPlan,
+  props: Values,
+  lease: OwnedLease & Lease,
+): Promise<Lease[]> {
+  const senders = await findSenders(def, pool, props, lease);
+  if (senders.length === 0) return [];
+  const data = { ...readLeaseData(lease), forgotten: senders.flatMap(hostsOf), reservedForSenders: true };
+  await changeOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
+  await releaseIds(pool, lease.pool); // they may have left meanwhile
+  return senders;
+}
+
+/**
+ * Releases the ids of deleted runners to which no host has a direct route any more. It follows each removal of routes: a destroy deletes runner
+ * after runner, and knows no connection to those that are still to come.
+ */
+async function releaseIds(pool: RunPlan, name: string): Promise<void> {
+  const leases = (await pool.ipam.leases(name)).filter(isCommitted);
+  const used = new Set(leases.flatMap((lease) => readDirectRoutes(lease) ?? []).map(idOfRoute));
   for (const lease of leases)
     if (isForgotten(lease.owner) && isReservedForSenders(lease) && !used.has(Number(lease.ranges[0]!.first)))
       await pool.release(lease.pool, lease.leaseId);
 }
-
-/** Data of the lease of a deleted runner whose id must not be given out yet. */
-export const reservedForSenders = (senders: Lease[]) => ({
-  forgotten: senders.flatMap(hostsOf),
-  reservedForSenders: true,
-});
 
 const isReservedForSenders = (lease: Lease): boolean => dataEntries(lease).reservedForSenders === true;
 

@@ -234,6 +234,7 @@ test("mesh: workloads send directly; a runner that joins is named in preview, an
   expect(await Promise.all(["r1", "r2", "r3"].map(routes))).toEqual(["2", "2", "2"]);
   expect(await stack.must("preview", "--expect-no-changes")).toContain("unchanged");
   for (const name of ["r1", "r2"]) await lab.exec(name, "ip netns del job");
+  await stack.must("destroy", "--yes", "--skip-preview", "--parallel", "1"); // each delete is done before the next begins
   await stack.destroy();
   await nothingIsLeft();
 });

@@ -174,7 +174,7 @@ test("the id of a deleted runner is reserved until each host that had a route to
   const texts = stack.warnings.filter((text) => !text.startsWith("Hosts without systemd"));
   expect(texts).toEqual([
     expect.stringMatching(/^RunnerSubnet r2: its direct routes .* could not be changed; .*does not answer/),
-    "RunnerSubnet other is deleted, but its id stays reserved until RunnerSubnet r2 can be changed by an up: their hosts still have it as a peer.",
+    "RunnerSubnet other is deleted, but its id stays reserved until an up changes or deletes RunnerSubnet r2: hosts may still send to it directly.",
   ]);
   expect([await routesOf("r1"), await routesOf("r2")]).toEqual([both(2), both(1, 3)]);
   expect([await stack.diff("RunnerSubnet", "r1"), await stack.diff("RunnerSubnet", "r2")]).toEqual([false, true]);

@@ -1,6 +1,9 @@
 import { expect, test } from "vitest";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
+import { MeshRunners } from "../../../provider/lifecycle/mesh";
 import { readDirectRoutes } from "../../../provider/lifecycle/mesh-peers";
 import type { Values } from "../../../provider/lifecycle/values";
+import { resourceOf } from "../../../provider/resources";
 import {
   checked,
   deps,
@@ -137,11 +140,54 @@ test("the id of a deleted runner stays reserved while a host may send directly t
   await runners.delete(b);
   fleet.down.clear();
   expect(warnings.at(-1)).toBe(
-    "X b is deleted, but its id stays reserved until X a can be changed by an up: their hosts still have it as a peer.",
+    "X b is deleted, but its id stays reserved until an up changes or deletes X a: hosts may still send to it directly.",
   );
   expect((await makeRunner(network, "c", HOSTS.c)).runnerId).toBe(3);
   await runners.update("training/a", a, await checked(runners, "a", runnerInputs(network, "a", HOSTS.a), a));
   expect((await makeRunner(network, "d", HOSTS.b)).runnerId).toBe(2);
+});
+
+test("a destroy that deletes one runner after another, each in a process of its own, leaves no reserved id", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const made: Values[] = [];
+  for (const [name, host] of Object.entries(HOSTS)) made.push(await makeRunner(network, name, host));
+  const inNewProcess = (type: string) => new Lifecycle(resourceOf(type), { ...deps, mesh: new MeshRunners() });
+  for (const runner of made.reverse()) await inNewProcess("RunnerSubnet").delete(runner);
+  await inNewProcess("OverlayNetwork").delete(network);
+  expect((await pool.ipam.pools({})).map(({ spec }) => spec.name)).toEqual(["space/default"]);
+  expect([...fleet.owners.values()].flatMap((owners) => [...owners.keys()])).toEqual([]);
+});
+
+test("a change that leaves the mesh as it is contacts no host of it", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  const b = await makeRunner(network, "b", HOSTS.b);
+  for (const runner of [a, b]) await diffOf(runner);
+  fleet.contacted.splice(0);
+  const news = await checked(runners, "a", runnerInputs(network, "a", HOSTS.a, { labels: { team: "red" } }), a);
+  await runners.update("training/a", a, news);
+  expect(fleet.contacted).toEqual([]);
+});
+
+test("runners that join at once change the routes of at most sixteen hosts at a time", async () => {
+  answerProbes();
+  const probe = fleet.run;
+  const busy = new Set<string>();
+  let most = 0;
+  fleet.run = async (connection, script) => {
+    if (!script.includes("ovlM0")) return probe(connection, script);
+    busy.add(connection.host);
+    most = Math.max(most, busy.size);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    busy.delete(connection.host);
+    return probe(connection, script);
+  };
+  const network = await makeNetwork(MESH);
+  const hosts = Array.from({ length: 24 }, (_, i) => `192.0.2.${100 + i}`);
+  await Promise.all(hosts.map((host, i) => makeRunner(network, `n${i}`, host)));
+  expect(most).toBe(16);
 });
 
 test("preview of a runner that joins names the hosts that get it as a peer", async () => {
