@@ -167,12 +167,6 @@ export interface AttachmentArgs {
   subnets: pulumi.Input<string | pulumi.Input<string>[]>;
   /** Bridge on the network's runners. */
   bridgeName?: pulumi.Input<string> | undefined;
-  /** Prefix of the network's tunnel devices. */
-  devicePrefix?: pulumi.Input<string> | undefined;
-  /** The network's tunnel. */
-  tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** Of the network's keys. */
-  keyGeneration?: pulumi.Input<number> | undefined;
 }
 
 export interface ForwardArgs {
@@ -1080,10 +1074,7 @@ const StaticIPShape: Shape = {
         "outputs": [
           "networkName",
           "subnets",
-          "bridgeName",
-          "devicePrefix",
-          "tunnel",
-          "keyGeneration"
+          "bridgeName"
         ],
         "inputs": [],
         "fills": {

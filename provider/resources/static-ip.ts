@@ -1,11 +1,10 @@
 import { z } from "zod";
 import { type Family, familyOf, familyRange, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
-import { dnsLabel, runnerLayout } from "../addressing/layout";
+import { dnsLabel } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { RunPlan } from "../ipam/run-plan";
 import { isCommitted, type Lease } from "../ipam/types";
 import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
-import { TUNNELS } from "../network/plan/tunnels";
 import { isSameStack } from "../owner";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type CoHolderContext, defineResource, type InputError, type TargetHost } from "../resource";
@@ -13,7 +12,6 @@ import {
   cidrBlock,
   connection,
   deviceName,
-  devicePrefix,
   ipAddress,
   isLayout,
   labels,
@@ -23,7 +21,7 @@ import {
   tenant,
 } from "./inputs";
 import { isPoolReplaced, type PoolSettings, poolReference, poolSettings } from "./ip-pool";
-import { keyGeneration, layoutsOf, storedNetwork, tunnel } from "./network-settings";
+import { layoutsOf, storedNetwork } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
 /** StaticIP: an address on a hub or a runner that forwards ports to workloads. */
@@ -49,9 +47,6 @@ const attachment = z
       .union([layoutOrCidr, z.array(layoutOrCidr).min(1).max(2)])
       .describe("Layouts of the network, or the ranges of the runner's workloads."),
     bridgeName: deviceName.optional().describe("Bridge on the network's runners."),
-    devicePrefix: devicePrefix.optional().describe("Prefix of the network's tunnel devices."),
-    tunnel: tunnel.optional().describe("The network's tunnel."),
-    keyGeneration: keyGeneration.optional().describe("Of the network's keys."),
   })
   .meta({ id: "Attachment" });
 
@@ -157,7 +152,7 @@ export const address = front.ip;`,
     attach: [
       {
         to: "OverlayNetwork",
-        passes: ["networkName", "subnets", "bridgeName", "devicePrefix", "tunnel", "keyGeneration"],
+        passes: ["networkName", "subnets", "bridgeName"],
         fills: { connection: "hubConnection" },
         pool: networkPool,
         stored: storedNetwork,
@@ -324,11 +319,7 @@ function returnRunners({ ip, attach, runners, runnerConnections, preserveClientI
   return runners.flatMap(({ runnerName, subnets }, i) => {
     const subnet = subnets.find((text) => familyOfText(text) === layout.family)!;
     const forwarded = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
-    const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
-    const { hubIp } = runnerLayout(layout, id);
-    const { networkName, devicePrefix: prefix = "", bridgeName = "", tunnel = "vxlan", keyGeneration = 0 } = attach;
-    const nextHop = TUNNELS[tunnel].nextHop({ devicePrefix: prefix, bridgeName, keyGeneration }, hubIp);
-    const path = { networkName, cidr: layout.cidr, subnet, nextHop, bridge: bridgeName };
+    const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, bridge: attach.bridgeName ?? "" };
     return forwarded.length > 0
       ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, forwarded }]
       : [];

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { must } from "./lab-stack";
 import { LiveTunnels } from "./live-tunnels";
+import { ask, serve } from "./services";
 
 /** The tunnel of a live network changes. */
 describe.each([false, true])("with strict reverse path filtering: %s", (strict) => {
@@ -67,6 +68,40 @@ describe("an up that does not finish", () => {
     };
     expect(await live.lostDuring(act)).toEqual({});
     expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+    expect(await live.drift()).toEqual([]);
+  });
+
+  test("a static address whose workload sees its clients follows the tunnel of the runner, without an up of its own", async () => {
+    const { stack, lab } = live;
+    await serve(lab, "r1", "job", "tcp", 80, "web");
+    await stack.put("IPPool", "public", { ranges: ["10.254.200.0/28"], type: "loadBalancer" });
+    const { ip } = await stack.put("StaticIP", "web", {
+      pool: "public",
+      attach: "training",
+      connection: stack.at("hub"),
+      forwards: [{ port: 80, to: "10.128.64.9" }],
+      runners: ["training/r1"],
+      runnerConnections: [stack.at("r1")],
+      preserveClientIp: true,
+    });
+    const seen = () => ask(lab, { at: "controller" }, String(ip), 80);
+    const answer = `web sees ${lab.controllerAddress}`;
+    expect(await seen()).toBe(answer);
+    await live.put(WIREGUARD, ["r2", "r3"]);
+    expect(await seen()).toBe(answer);
+    await live.putKilled(4, WIREGUARD);
+    expect(await seen()).toBe(answer);
+    await live.put(WIREGUARD);
+    expect(await seen()).toBe(answer);
+    stack.nextRun();
+    await stack.runner("r1", { keyGeneration: 1 });
+    expect(await live.devices("r1")).toBe("vxkrW1");
+    expect(await seen()).toBe(answer);
+    expect(await stack.drift("StaticIP", "web")).toEqual([]);
+    await live.put({ tunnel: "vxlan" });
+    expect(await seen()).toBe(answer);
+    await stack.remove("StaticIP", "web");
+    await stack.remove("IPPool", "public");
     expect(await live.drift()).toEqual([]);
   });
 

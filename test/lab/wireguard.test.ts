@@ -392,10 +392,10 @@ describe("a static address on the hub", () => {
     [true, () => lab.controllerAddress],
   ])("leads to a workload; with preserveClientIp %s it sees the hub or its client", async (preserveClientIp, seen) => {
     const pool = await stack.put("IPPool", "public", { ranges: ["10.254.200.0/28"], type: "loadBalancer" });
-    const { networkName, subnets, bridgeName, devicePrefix, tunnel } = await settingsOf("training");
+    const { networkName, subnets, bridgeName } = await settingsOf("training");
     const { ip } = await stack.put("StaticIP", "web", {
       pool: { poolName: pool.poolName, addressSpace: pool.addressSpace, type: pool.type, ranges: pool.ranges },
-      attach: { networkName, subnets, bridgeName, devicePrefix, tunnel },
+      attach: { networkName, subnets, bridgeName },
       connection: stack.at("hub"),
       forwards: [{ port: 80, to: JOBS.r1[4] }],
       runners: [{ networkName, runnerName: "r1", subnets: ["10.128.64.0/18", "fd00:128:0:1::/64"] }],

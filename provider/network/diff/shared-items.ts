@@ -42,10 +42,9 @@ export function canOthersNeed(
     }
     case "address":
       return !ownDevices(plan).has(item.dev) && others.some((other) => other === undefined || other === network);
-    case "route":
-      return item.table !== undefined && others.some(canBeStatic);
     case "policy":
       return others.some(canBeStatic);
+    case "route":
     case "sysctl":
     case "key":
     case "link":

@@ -101,8 +101,13 @@ const renderAddPolicy = (item: PolicyRule): string =>
 const formatPolicy = ({ from, mark, table }: PolicyRule): string =>
   `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
 
-const formatRoute = ({ dst, via, dev, src, metric, table }: Route): string =>
-  [
+/** A line of a batch has no other mark of its family than its addresses. */
+const formatDst = ({ family, dst }: Route): string => (dst === "default" && family === 6 ? "::/0" : dst);
+
+const formatRoute = (route: Route): string => {
+  const { via, dev, src, metric, table } = route;
+  const dst = formatDst(route);
+  return [
     ...(dev ? [dst, ...(via ? ["via", via] : []), "dev", dev] : ["unreachable", dst]),
     ...(src ? ["src", src] : []),
     "proto",
@@ -110,6 +115,7 @@ const formatRoute = ({ dst, via, dev, src, metric, table }: Route): string =>
     ...(metric === undefined ? [] : ["metric", metric]),
     ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
+};
 
 export const toRouteItem = ({ family, dst, via, dev, src, metric, table, unreachable }: RouteFact): Route => ({
   kind: "route",

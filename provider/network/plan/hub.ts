@@ -1,4 +1,4 @@
-import { deviceMac, dockerRange, type Layout, runnerLayout } from "../../addressing/layout";
+import { deviceMac, dockerRange, type Layout, routingTableId, runnerLayout } from "../../addressing/layout";
 import { NAT, planChainRules } from "../kinds/firewall";
 import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link } from "../model/items";
 import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice, unreachableRoute } from "./isolation";
@@ -94,10 +94,20 @@ export function planRunner(
       ];
     }),
     ...tunnel.planRunnerRoutes(network, runnerId, runnerDevice),
+    ...network.layouts.map((layout) => planReturnRoute(network, layout, runnerId)),
     ...((peers && MESHES[network.tunnel]?.(network, runnerId, hub, runner, peers)) ?? []),
     ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
   ]);
 }
+
+/** Replies of workloads to clients of static addresses on the hub take it: see plan/static-ip.ts. It is the runner's own, because it changes with its tunnel. */
+const planReturnRoute = (network: Network, layout: Layout, runnerId: number): Item => ({
+  kind: "route",
+  family: layout.family,
+  dst: "default",
+  ...tunnelOf(network).nextHop(network, runnerLayout(layout, runnerId).hubIp),
+  table: routingTableId(network.networkName),
+});
 
 /** Items that several parts of a plan need are listed once. */
 export const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];

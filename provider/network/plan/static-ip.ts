@@ -1,7 +1,7 @@
 import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
 import { deviceMac, routingTableId } from "../../addressing/layout";
 import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
-import { type FirewallRule, FORWARDING, type Item, type Route } from "../model/items";
+import { type FirewallRule, FORWARDING, type Item } from "../model/items";
 import type { Underlay } from "./hub";
 
 /**
@@ -14,7 +14,7 @@ import type { Underlay } from "./hub";
  * Without the MASQUERADE a workload would reply to its client directly, from an address that the client does not expect.
  * With it clients from outside, from the same subnet, from other runners and on the carrier itself all get answers, but
  * the workload takes the carrier for its client. With `preserveClientIp` the workload's replies are routed back: on its
- * runner they get a mark by their source, and by that mark a routing table whose only route is through the hub.
+ * runner they get a mark by their source, and by that mark a routing table whose only route, which each runner has, is through the hub.
  * They are marked without connection tracking, because requests reach the runner as bridged frames, which its connection
  * tracking has not seen; untracked, they are also exempt from the masquerading of packets that leave the overlay.
  */
@@ -33,13 +33,11 @@ export interface Forward {
   toPort: number;
 }
 
-/** A runner whose workloads see their clients' addresses, and its route to the hub. */
+/** A runner whose workloads see their clients' addresses. */
 export interface ReturnPath {
   networkName: string;
   cidr: string;
   subnet: string;
-  /** Towards the hub. */
-  nextHop: Pick<Route, "via" | "dev">;
   bridge: string;
 }
 
@@ -135,7 +133,6 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
       `-s ${hostCidr(to)} ! -d ${path.cidr} -p ${protocol} -m ${protocol} --sport ${toPort}`,
   );
   return [
-    { kind: "route", family, dst: "default", ...path.nextHop, table },
     { kind: "policy", family, from: path.subnet, mark: RETURN_MARK, table },
     ...planChainRules(
       RETURN_PATH,

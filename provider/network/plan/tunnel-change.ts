@@ -52,7 +52,7 @@ const byKey = (a: Item, b: Item): number => (itemKey(a) < itemKey(b) ? -1 : 1);
 
 /** Whether it decides which tunnel packets take. */
 const selectsTunnel = (item: Item): boolean =>
-  (item.kind === "route" && item.dev !== undefined && item.table === undefined) || item.kind === "neighbour";
+  (item.kind === "route" && item.dev !== undefined) || item.kind === "neighbour";
 
 /** Gratuitous ARP and unsolicited neighbour advertisements for addresses that this host answers for without having them. */
 const ANNOUNCE = `

@@ -89,6 +89,7 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
       "link set dev vxlan0 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
       "link set dev vxlan0 address aa:00:00:00:00:01 mtu 1450 master kohaku-overlay up",
       "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+      "route replace default via 10.128.64.254 dev kohaku-overlay proto 183 table 3083008888",
     ],
   ],
   [

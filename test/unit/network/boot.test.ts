@@ -61,6 +61,7 @@ test("a runner's boot script creates what a change would create, and sets what i
     "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
     "address replace 10.128.64.1/18 dev kohaku-overlay",
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+    "route replace default via 10.128.64.254 dev kohaku-overlay proto 183 table 3083008888",
     "END",
     "bridge fdb append 00:00:00:00:00:00 dev vxkr1 dst 192.0.2.1 || rc=1",
     "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",

@@ -31,7 +31,6 @@ const path = {
   networkName: "training",
   cidr: "10.128.0.0/12",
   subnet: "10.128.64.0/18",
-  nextHop: { via: "10.128.64.254", dev: "kohaku-overlay" },
 };
 
 const record = (items: Item[]): HostRecord => ({

@@ -97,7 +97,6 @@ const PATH = {
   networkName: "training",
   cidr: "10.128.0.0/12",
   subnet: "10.128.64.0/18",
-  nextHop: { via: "10.128.64.254", dev: "kohaku-overlay" },
   bridge: "kohaku-overlay",
 };
 
@@ -114,9 +113,6 @@ test("on the runner, replies to clients outside are untracked, marked, and route
     "COMMIT",
     "END",
     '{ [ -n "$(ip -4 rule show from 10.128.64.0/18 fwmark 0x10000000/0x10000000 table 3083008888)" ] || ip -4 rule add from 10.128.64.0/18 fwmark 0x10000000/0x10000000 lookup 3083008888 priority 18300 protocol 183; } || rc=1',
-    "ip -force -batch - <<'END' || rc=1",
-    "route replace default via 10.128.64.254 dev kohaku-overlay proto 183 table 3083008888",
-    "END",
     "exit $rc",
   ]);
 });
@@ -135,7 +131,6 @@ test("IPv6 answers only for a device's own addresses: the address is on the upli
     ...PATH,
     cidr: "fd00:128::/40",
     subnet: "fd00:128:4::/46",
-    nextHop: { via: "fd00:128:4::fe", dev: "kohaku-overlay" },
   };
   const back = shell(planReturn(path, six.forwards));
   expect(back).toContain("-I OVERLAY-FWD 1 -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
@@ -164,7 +159,16 @@ test("policies and routes in tables are read back as they were made", () => {
 [{"dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"kohaku-overlay"},{"dst":"default","gateway":"10.128.64.254","dev":"kohaku-overlay","table":"3083008888"}]
 [{"priority":0,"src":"all","table":"local"},{"priority":18300,"src":"10.128.64.0","srclen":18,"fwmark":"0x10000000","fwmask":"0x10000000","table":"3083008888"}]
 `);
-  const items = planReturn(PATH, []).filter(({ kind }) => kind === "route" || kind === "policy");
+  const [policy] = planReturn(PATH, []).filter(({ kind }) => kind === "policy");
+  const route: Item = {
+    kind: "route",
+    family: 4,
+    dst: "default",
+    via: "10.128.64.254",
+    dev: "kohaku-overlay",
+    table: 3083008888,
+  };
+  const items = [route, policy!];
   expect(diffItems(items, facts)).toEqual([]);
   facts.routes[0]!.via = "10.128.64.9";
   facts.policies.clear();

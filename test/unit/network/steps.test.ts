@@ -52,6 +52,7 @@ test("a bare host gets all items, in the order that the kernel needs", () => {
     "add link vxkr1",
     "add address 10.128.64.1/18 on kohaku-overlay",
     "add route 10.128.0.0/12",
+    "add route default in table 3083008888 (IPv4)",
     "change sysctl net.ipv4.ip_forward",
   ]);
 });

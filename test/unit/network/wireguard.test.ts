@@ -112,6 +112,7 @@ test("a runner answers for the hub on its bridge, and rejects the range without 
     "route replace 10.128.0.0/12 dev vxkrW0 src 10.128.64.1 proto 183",
     "route replace 10.128.64.254/32 dev vxkrW0 src 10.128.64.1 proto 183",
     "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
+    "route replace default dev vxkrW0 proto 183 table 3083008888",
     "END",
     LOOSE,
     FORWARD,
