@@ -1,8 +1,10 @@
+import { isIpInRange } from "../provider/addressing/ip";
 import type { OverlayError } from "../provider/errors";
 import { diffItems, formatDifference } from "../provider/network/kinds";
 import { NO_ANSWER } from "../provider/network/kinds/wireguard";
 import type { Facts } from "../provider/network/model/facts";
 import type { HostRecord, Item, Link } from "../provider/network/model/items";
+import { isMeshDevice } from "../provider/network/plan/tunnels/wireguard-mesh";
 import { describeForeign, excludeForeign } from "../provider/network/preflight/foreign";
 import { requireWord } from "../provider/network/render/shell";
 
@@ -14,8 +16,10 @@ export interface NetworkEnd {
   addresses: string[];
   /** Of its bridge. undefined for the hub: each of its tunnels has an MTU of its own. */
   mtu?: number;
-  /** Underlay addresses of its tunnels, by the uid of the runner. */
+  /** Its tunnels between hub and runner, by the uid of the runner. */
   tunnels: Record<string, Tunnel>;
+  /** In a mesh: its tunnels to other runners that have a direct route. */
+  direct: DirectTunnel[];
   /** Differences between kernel and records, and conflicting objects of other programs, by uid. */
   wrong: Record<string, string[]>;
   /** Firewall rules that may drop packets of tunnels (INPUT), or packets inside them (FORWARD). */
@@ -27,9 +31,14 @@ export interface Tunnel {
   port: number;
 }
 
+interface DirectTunnel extends Tunnel {
+  subnets: string[];
+}
+
 export function describeEnd(name: string, role: NetworkEnd["role"], network: string, facts: Facts): NetworkEnd {
   const records = facts.records.filter((record) => record.network === network);
   const tunnels = records.flatMap((record) => tunnelsIn(record));
+  const direct = records.flatMap((record) => directTunnelsIn(record));
   const bridge = role === "runner" ? linkOf(records, "bridge") : undefined;
   const own = bridge ?? linkOf(records, "anchor");
   const mtu = bridge && facts.links.get(bridge.name)?.mtu;
@@ -39,8 +48,9 @@ export function describeEnd(name: string, role: NetworkEnd["role"], network: str
     addresses: own ? addressesOn(own.name, records) : [],
     ...(mtu !== undefined && { mtu }),
     tunnels: Object.fromEntries(tunnels),
+    direct,
     wrong: Object.fromEntries(records.map((record) => [record.uid, findDifferences(record, facts)])),
-    suspects: findSuspectRules(facts, tunnels[0]?.[1].port ?? 4789),
+    suspects: findSuspectRules(facts, [tunnels[0]?.[1].port ?? 4789, ...direct.slice(0, 1).map(({ port }) => port)]),
   };
 }
 
@@ -53,8 +63,18 @@ const linkOf = (records: HostRecord[], type: Link["type"]): Link | undefined =>
 const tunnelsIn = ({ uid, items }: HostRecord): [uid: string, Tunnel][] =>
   items.flatMap((item): [string, Tunnel][] => {
     if (item.kind === "link" && item.vxlan) return [[uid, item.vxlan]];
-    return item.kind === "wgpeer" ? [[uid, { remote: item.endpoint.ip, port: item.endpoint.port }]] : [];
+    const isHubTunnel = item.kind === "wgpeer" && !isMeshDevice(item.dev);
+    return isHubTunnel ? [[uid, { remote: item.endpoint.ip, port: item.endpoint.port }]] : [];
   });
+
+const directTunnelsIn = ({ items }: HostRecord): DirectTunnel[] => {
+  const routed = new Set(items.flatMap((item) => (item.kind === "route" ? [`${item.dev} ${item.dst}`] : [])));
+  return items.flatMap((item) => {
+    if (item.kind !== "wgpeer" || !isMeshDevice(item.dev)) return [];
+    const subnets = item.allowedIps.filter((range) => routed.has(`${item.dev} ${range}`));
+    return subnets.length > 0 ? [{ remote: item.endpoint.ip, port: item.endpoint.port, subnets }] : [];
+  });
+};
 
 /** The first of each family: all other hosts ping them, and a record may contain thousands. */
 function addressesOn(dev: string, records: HostRecord[]): string[] {
@@ -78,13 +98,14 @@ function findDifferences({ items, ...record }: HostRecord, facts: Facts): string
 }
 
 /** Without rules for other protocols or ports. */
-function findSuspectRules(facts: Facts, port: number): NetworkEnd["suspects"] {
+function findSuspectRules(facts: Facts, ports: number[]): NetworkEnd["suspects"] {
   const stopping = (chain: string): string[] =>
     ([4, 6] as const)
       .flatMap((family) => facts.chains.get(`${family} filter ${chain}`) ?? [])
       .filter((rule) => /-j (DROP|REJECT)/.test(rule));
   const meetsTunnel = (rule: string): boolean =>
-    !/-p (?!udp)/.test(rule) && (!/--dports? /.test(rule) || new RegExp(`--dports? (\\S*,)?${port}\\b`).test(rule));
+    !/-p (?!udp)/.test(rule) &&
+    (!/--dports? /.test(rule) || new RegExp(`--dports? (\\S*,)?(${ports.join("|")})\\b`).test(rule));
   return { input: stopping("INPUT").filter(meetsTunnel), forward: stopping("FORWARD") };
 }
 
@@ -130,10 +151,12 @@ export function planPings(from: NetworkEnd, ends: NetworkEnd[]): Ping[] {
 const sizeFor = (a: NetworkEnd, b: NetworkEnd): number =>
   Math.min(a.mtu ?? Infinity, b.mtu ?? Infinity, ...((a.mtu ?? b.mtu) ? [] : [LARGEST]));
 
-/** The records of a runner have the same uid on both hosts. */
-function findTunnel(a: NetworkEnd, b: NetworkEnd) {
-  const uid = Object.keys(a.tunnels).find((each) => each in b.tunnels);
-  return a.role !== b.role && uid !== undefined ? a.tunnels[uid] : undefined;
+/** The tunnel by which the first end sends to the second one; undefined: the hub is between them. */
+function findTunnel(a: NetworkEnd, b: NetworkEnd): Tunnel | undefined {
+  if (a.role === b.role)
+    return a.direct.find(({ subnets }) => b.addresses.some((ip) => subnets.some((subnet) => isIpInRange(ip, subnet))));
+  const uid = Object.keys(a.tunnels).find((each) => each in b.tunnels); // the records of a runner have the same uid on both hosts
+  return uid === undefined ? undefined : a.tunnels[uid];
 }
 
 const HEADERS = { 4: 28, 6: 48 };
@@ -203,7 +226,8 @@ const firstText = <T>(all: readonly T[], find: (each: T) => string | undefined):
 
 function pathOf(from: string, to: string, { ends }: Findings): string[] {
   const hub = [...ends.values()].find(({ role }) => role === "hub")?.name;
-  return hub === undefined || from === hub || to === hub ? [from, to] : [from, hub, to];
+  const isDirect = findTunnel(ends.get(from)!, ends.get(to)!) !== undefined;
+  return hub === undefined || from === hub || to === hub || isDirect ? [from, to] : [from, hub, to];
 }
 
 const describeUnreachable = (name: string, { unreachable: silent }: Findings): string | undefined =>

@@ -81,6 +81,7 @@ async function askHostsAndPing(
         role,
         addresses: [],
         tunnels: {},
+        direct: [],
         wrong: {},
         suspects: { input: [], forward: [] },
       });

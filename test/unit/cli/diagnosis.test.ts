@@ -1,6 +1,10 @@
 import { expect, test } from "vitest";
 import type { NetworkEnd, PingResult } from "../../../cli/diagnosis";
-import { findFailedHop } from "../../../cli/diagnosis";
+import { describeEnd, findFailedHop, planPings } from "../../../cli/diagnosis";
+import type { Item } from "../../../provider/network/model/items";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { networkSettings, toNetwork } from "../../../provider/resources/network-settings";
 
 /** Which hop verify names, from the answers of hosts in any order. */
 const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({
@@ -8,6 +12,7 @@ const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({
   role,
   addresses: [`ip of ${name}`],
   tunnels: {},
+  direct: [],
   wrong: {},
   suspects: { input: [], forward: [] },
 });
@@ -63,4 +68,73 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
 ])("verify names %s", (_, way, others, hop) => {
   const findings = { ends, results: [way, ...others].map(answer), unreachable: new Map() };
   expect(findFailedHop(answer(way), findings)).toBe(hop);
+});
+
+/** A hub and three runners of a mesh, of which r1 sends directly to r2 alone. */
+function meshEnds() {
+  const network = toNetwork(
+    networkSettings.parse({
+      networkName: "training",
+      subnets: "10.128.0.0/12/6/14",
+      tunnel: "wireguard",
+      topology: "mesh",
+    }),
+  );
+  const hostOf = (id: number) => ({
+    underlayIp: `192.0.2.${1 + id}`,
+    underlayMtu: 1500,
+    publicKey: Buffer.alloc(32, id + 1).toString("base64"),
+  });
+  const factsOf = (items: Record<string, Item[]>) => ({
+    ...parseFacts(""),
+    records: Object.entries(items).map(([uid, each]) => ({
+      uid,
+      owner: "o",
+      network: "training",
+      name: uid,
+      store: "s",
+      items: each,
+    })),
+  });
+  const runnerEnd = (id: number, routed: number[]) => {
+    const others = [1, 2, 3].filter((each) => each !== id);
+    const peers = others.map((each) => ({ id: each, port: 51820, isRouted: routed.includes(each), ...hostOf(each) }));
+    const items = planRunner(network, id, "ovlW0", hostOf(0), hostOf(id), peers);
+    return describeEnd(`r${id}`, "runner", "training", factsOf({ [`uid${id}`]: items }));
+  };
+  const onHub = [1, 2, 3].map((id) => [`uid${id}`, planTunnel(network, id, hostOf(0), hostOf(id))]);
+  const hubItems = { net: planHub(network, hostOf(0)), ...Object.fromEntries(onHub) };
+  const all = [
+    describeEnd("hub", "hub", "training", factsOf(hubItems)),
+    runnerEnd(1, [2]),
+    runnerEnd(2, [1]),
+    runnerEnd(3, []),
+  ];
+  return new Map(all.map((each) => [each.name, { ...each, wrong: {} }]));
+}
+
+test("in a mesh verify pings the underlay of the hub and of runners with a direct route", () => {
+  const hosts = meshEnds();
+  const below = planPings(hosts.get("r1")!, [...hosts.values()]).filter(({ layer }) => layer === "underlay");
+  expect(below.map(({ to, target }) => [to, target])).toEqual([
+    ["hub", "192.0.2.1"],
+    ["r2", "192.0.2.3"],
+  ]);
+});
+
+test.each([
+  [
+    "r1>r2 100",
+    ["r1>hub 0"],
+    "r1 to r2: UDP port 51822 does not pass, though both ends match their records; look for a firewall on the way",
+  ],
+  [
+    "r1>r3 100",
+    ["hub>r3 100"],
+    "hub to r3: UDP port 51820 does not pass, though both ends match their records; look for a firewall on the way",
+  ],
+  ["r1>r2 0 large", ["r1>hub 0"], "r1 to r2: packets of 1450 bytes are too large for the underlay"],
+])("in a mesh the failed hop of %s is that of its own path", (pair, others, hop) => {
+  const findings = { ends: meshEnds(), results: [pair, ...others].map(answer), unreachable: new Map() };
+  expect(findFailedHop(answer(pair), findings)).toBe(hop);
 });

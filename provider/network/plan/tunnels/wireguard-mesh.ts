@@ -58,6 +58,9 @@ export function planWireguardMesh(
 /** Ids are in lower case: no runner's tunnel has this name. */
 export const meshDevice = (prefix: string): string => `${prefix}M0`;
 
+/** Of a network with any prefix. */
+export const isMeshDevice = (name: string): boolean => name.endsWith(meshDevice(""));
+
 /** It follows the two ports of the tunnel to the hub. */
 export const meshPort = (network: Pick<Network, "wireguardPort" | "keyGeneration">): number =>
   portOf(network) + MESH_PORT_OFFSET;
