@@ -1,8 +1,9 @@
-import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
 import { buildKohaku, IDS } from "./kohaku";
 import { LabStack } from "./lab-stack";
+import { tries } from "./pings";
 
 /** Records on hosts that are lost or invalid. */
 let lab: Lab;
@@ -129,6 +130,28 @@ test("a hub that has lost everything: rules of owners that the pool has are not 
   expect(await allDrift()).toEqual([]);
   expect(stack.warnings.filter((text) => text.includes("foreign"))).toEqual([]);
   expect(await sh("hub", RULES)).toBe(before);
+});
+
+describe.each(["vxlan", "wireguard"])("%s", (tunnel) => {
+  test.each([
+    ["of one runner", (uid: string) => `rm /var/lib/overlay/training/${uid}.*`],
+    ["of all", () => "rm -r /var/lib/overlay"],
+  ])(
+    "records and scripts %s that are lost on a hub: none of their peers and rules is called foreign",
+    async (_, lose) => {
+      await sh("hub", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+      await stack.network({ tunnel });
+      for (const name of ["r1", "r2"]) await stack.runner(name);
+      await sh("hub", lose(await uidOf("RunnerSubnet", "r1")));
+      for (const [type, name] of [RESOURCES[0], RESOURCES[2]])
+        expect(((await stack.drift(type, name)) as string[]).filter((line) => line.includes("foreign"))).toEqual([]);
+      await stack.remove("RunnerSubnet", "r1");
+      expect((await lab.exec("r2", tries("ping -c 1 -W 2 10.128.0.1"))).code).toBe(0);
+      await stack.destroy();
+      await sh("hub", "echo 0 >/proc/sys/net/ipv4/ip_forward");
+      expect(await allLeft()).toEqual(NOTHING);
+    },
+  );
 });
 
 test("a foreign rule on a hub that has lost everything is shown once all records are there again", async () => {

@@ -6,6 +6,7 @@ import { compareAccess, sha256 } from "../../network/kinds/file";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, hasItem, itemKey, type Link } from "../../network/model/items";
 import { formatRecord, recordPath, scriptPath } from "../../network/model/record";
+import { hasUnlistedPeers } from "../../network/preflight/foreign";
 import { hasUnlistedRules } from "../../network/preflight/foreign-rules";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
@@ -134,10 +135,10 @@ export const linksOf = (requests: DesiredState[]): Link[] =>
     [...items, ...plannedItems].filter((item): item is Link => item.kind === "link"),
   );
 
-/** Adds the records that are lost as the pool has it, if there are rules in our chains that none of these requests and no record lists. */
+/** Adds the records that are lost as the pool has it, if there are rules in our chains, or peers of our devices, that none of these requests and no record lists. */
 export async function findLostRecords(requests: CheckRequest[], facts: Facts): Promise<void> {
   const [first] = requests;
-  if (!first || !hasUnlistedRules(requests, facts)) return;
+  if (!first || !(hasUnlistedRules(requests, facts) || hasUnlistedPeers(requests, facts))) return;
   const known = new Set(facts.records.map(({ uid }) => uid));
   facts.lostRecords = (await first.ownersHere()).filter(({ uid }) => !known.has(uid)).map(recordPath);
 }

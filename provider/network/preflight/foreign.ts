@@ -292,21 +292,35 @@ const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>
 /** Peers on a device of ours that no owner has: they can send into the overlay. */
 function describeForeignPeers(desired: DesiredState, facts: Facts): string[] {
   if (unlistedOwners([desired], facts).length > 0) return [];
+  return findUnlistedPeers(desired.items, [desired, ...facts.records], facts).map(
+    ({ dev, publicKey, allowedIps }) =>
+      `foreign peer ${publicKey} of ${dev} can send from ${allowedIps.join(", ") || "no address"}; it is never removed by us: remove it with \`wg set ${dev} peer ${publicKey} remove\``,
+  );
+}
+
+/** Whether WireGuard devices of these states have peers that no record and none of the states lists. */
+export function hasUnlistedPeers(states: DesiredState[], facts: Facts): boolean {
+  const items = states.flatMap((state) => [...state.items, ...(state.plannedItems ?? [])]);
+  return findUnlistedPeers(items, [{ items }, ...facts.records], facts).length > 0;
+}
+
+/** Peers of the WireGuard devices among `items` that no owner lists. */
+function findUnlistedPeers(
+  items: Item[],
+  owners: { items: Item[] }[],
+  facts: Facts,
+): { dev: string; publicKey: string; allowedIps: string[] }[] {
   const known = new Set(
-    [desired, ...facts.records].flatMap(({ items }) =>
-      items.flatMap((item) => (item.kind === "wgpeer" ? [`${item.dev} ${item.publicKey}`] : [])),
+    owners.flatMap((owner) =>
+      owner.items.flatMap((item) => (item.kind === "wgpeer" ? [`${item.dev} ${item.publicKey}`] : [])),
     ),
   );
-  return desired.items.flatMap((item) => {
-    if (item.kind !== "link" || !item.wireguard || !isOurLink(item, facts)) return [];
-    const peers = [...(facts.links.get(item.name)?.wireguard?.peers ?? [])];
-    return peers
-      .filter(([publicKey]) => !known.has(`${item.name} ${publicKey}`))
-      .map(
-        ([publicKey, { allowedIps }]) =>
-          `foreign peer ${publicKey} of ${item.name} can send from ${allowedIps.join(", ") || "no address"}; it is never removed by us: remove it with \`wg set ${item.name} peer ${publicKey} remove\``,
-      );
-  });
+  const devices = items.filter((item) => item.kind === "link" && item.wireguard && isOurLink(item, facts)) as Link[];
+  return [...new Set(devices.map(({ name }) => name))].flatMap((dev) =>
+    [...(facts.links.get(dev)?.wireguard?.peers ?? [])].flatMap(([publicKey, { allowedIps }]) =>
+      known.has(`${dev} ${publicKey}`) ? [] : [{ dev, publicKey, allowedIps }],
+    ),
+  );
 }
 
 /** Without the differences of devices that other programs created: no `up` changes those. */
