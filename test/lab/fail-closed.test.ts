@@ -166,6 +166,61 @@ test.each(["iptables-restore", "ip6tables-restore", "iptables-save"])(
   },
 );
 
+const reachGateway = () => sh("r1", tries("ip netns exec job ping -c 1 -W 1 10.128.64.1"));
+const looks = () => sh("r1", "ip -br link | awk '/vxkr|kohaku/ { print $1, $3 }'; cat /proc/sys/net/ipv4/ip_forward");
+
+test.each([
+  ["bridge", "kohaku-overlay"],
+  ["tunnel", "vxkr1"],
+])("boot.sh knows a %s with another MAC, closes it without rules, and restores it with them", async (_, device) => {
+  await apply(plan());
+  const before = await looks();
+  await sh("r1", `ip link set ${device} address 02:00:00:00:00:77; ${FLUSH}`);
+  await replace("iptables-restore", "exit 1");
+  expect((await boot()).code).toBe(1);
+  expect(await arrivals(async () => {})).toEqual(NONE);
+  await restoreTools();
+  expect(await arrivals(async () => expect(await boot()).toMatchObject({ code: 0, stderr: "" }))).toEqual(NONE);
+  await reachGateway();
+  expect(await looks()).toBe(before);
+});
+
+test("a tunnel of ours beside a bridge of another program: boot.sh takes the tunnel down if its rules are missing, and ends forwarding", async () => {
+  await apply(plan());
+  await sh(
+    "r1",
+    "ip link del kohaku-overlay; ip link add kohaku-overlay address 02:00:00:00:00:77 type bridge; ip link set kohaku-overlay up",
+  );
+  expect(await boot()).toMatchObject({ code: 1, stderr: expect.stringContaining("is not a device of ours") });
+  expect(await sh("r1", "cat /sys/class/net/vxkr1/operstate /proc/sys/net/ipv4/ip_forward")).toBe("unknown\n1");
+  await sh("r1", FLUSH);
+  expect(await boot()).toMatchObject({ code: 1, stderr: expect.stringContaining("are missing: its devices are down") });
+  expect(await sh("r1", "cat /sys/class/net/vxkr1/operstate /proc/sys/net/ipv4/ip_forward")).toBe("down\n0");
+});
+
+test("a script of another version stays as it is while its rules are there, and is closed when they are not", async () => {
+  await apply(plan());
+  const before = await looks();
+  await sh("r1", "sed -i '1s/.*/# network training/; s/^[46] [a-z]* -/-/' /var/lib/overlay/training/a.sh");
+  const another = { code: 1, stderr: expect.stringContaining("is of another version") };
+  expect(await boot()).toMatchObject(another);
+  expect(await looks()).toBe(before);
+  await reachGateway();
+  await sh("r1", FLUSH);
+  expect(await boot()).toMatchObject(another);
+  expect(await arrivals(async () => {})).toEqual(NONE);
+  await apply(plan());
+  await reachGateway();
+});
+
+test("forwarding ends without rules also if its former value is lost", async () => {
+  await apply(plan());
+  await sh("r1", `rm -r /var/lib/overlay/former; ${FLUSH}`);
+  await replace("iptables-restore", "exit 1");
+  expect((await boot()).code).toBe(1);
+  expect(await sh("r1", "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding")).toBe("0\n0");
+});
+
 test("rules stay while the devices cannot be removed", async () => {
   await apply(plan());
   await replace("ip", 'case "$1 $2" in "-force -batch") cat >/dev/null; exit 1 ;; esac; exec $real "$@"');

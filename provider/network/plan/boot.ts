@@ -1,6 +1,7 @@
+import { FAMILIES } from "../../addressing/ip";
 import { bootSteps, creationRank, renderSteps } from "../kinds";
 import { sha256 } from "../kinds/file";
-import { TABLES } from "../kinds/firewall";
+import { REST, TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import { type DesiredState, FORWARDING, type Item, type Link, type Service } from "../model/items";
 import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath } from "../model/record";
@@ -38,13 +39,22 @@ export function renderBootScript(network: string, items: Item[]): string {
   const rules = [...firewall].flatMap(([familyAndTable, lines]) => lines.map((line) => `${familyAndTable} ${line}`));
   return [
     `${SCRIPT_HEADER}${requireWord(network)}`,
-    ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
+    ...links.map(
+      (link) => `ours ${link.name} ${[link.mac ?? "", ...proofOf(link, items)].map(quote).join(" ")} || return 1`,
+    ),
     heredoc("firewall", rules, " || return 0"),
     ...[...saves, ...shell].map((line) => `${line} || rc=1`),
     ...(ip.length > 0 ? [heredoc("change", [...new Set(ip)])] : []),
     ...late.map((line) => `${line} || rc=1`),
     "",
   ].join("\n");
+}
+
+/** What shows that a device with another MAC is ours, as `isOurLink` has it: a pattern for the output of `ip -d address`. */
+function proofOf({ name, vxlan }: Link, items: Item[]): string[] {
+  if (vxlan) return [`vxlan id ${vxlan.vni} .*dstport ${vxlan.port} `];
+  const addresses = items.flatMap((item) => (item.kind === "address" && item.dev === name ? [item.address] : []));
+  return addresses.length > 0 ? [`inet6? (${addresses.join("|")}) `] : [];
 }
 
 /** The first line of a script of this form. RESTORE_SCRIPT runs no other. */
@@ -69,9 +79,15 @@ trap 'rm -f ${LOCK_HOLDER_FILE}' EXIT
 
 absent() { [ ! -e "/sys/class/net/$1" ]; }
 
-# ours NAME MAC: the device is not there yet, or is the one that we made
+# made NAME MAC [PATTERN]: we made the device, as its MAC shows, or its VNI or address
+made() {
+  { read -r mac <"/sys/class/net/$1/address" && [ "$mac" = "$2" ]; } ||
+    { [ "\${3-}" ] && ip -d address show dev "$1" | grep -qE "$3"; }
+}
+
+# ours NAME MAC [PATTERN]: the device is not there yet, or is the one that we made
 ours() {
-  absent "$1" || { read -r mac <"/sys/class/net/$1/address" && [ "$mac" = "$2" ]; } || {
+  absent "$1" || made "$@" || {
     echo "$1 is not a device of ours: it is left alone, and so is $file" >&2
     false
   }
@@ -86,7 +102,7 @@ change() {
   done | ip -force -batch - || rc=1
 }
 
-# each: runs the scripts of all records
+# each: runs the scripts of all records, and \`skipped\` for those that are not run or end early
 each() {
   failed=0
   for file in ${RECORD_DIR}/*/*.sh; do
@@ -94,9 +110,9 @@ each() {
     read -r header <"$file"
     case $header in
     '${SCRIPT_HEADER}'*) ;;
-    *) echo "$file is of another version of pulumi-overlay: pulumi up --refresh writes it again" >&2; failed=1; continue ;;
+    *) echo "$file is of another version of pulumi-overlay: pulumi up --refresh writes it again" >&2; failed=1; skipped; continue ;;
     esac
-    (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
+    (rc=0; . "$file" || exit 1; exit "$rc") || { failed=1; skipped; }
   done
   return "$failed"
 }
@@ -147,15 +163,30 @@ restore() {
   [ -z "$lines" ] || printf '%s\\n' "$lines" | "$2-restore" --noflush -w 10
 }
 
-# close: takes our devices down, and ends forwarding that we have switched on
+# close: takes the devices of the script $file down, of whatever version it is
 close() {
-  ours() {
-    absent "$1" || ! read -r mac <"/sys/class/net/$1/address" || [ "$mac" != "$2" ] || ip link set dev "$1" down
-  }
-  each >/dev/null 2>&1
-  for key in ${Object.values(FORWARDING).join(" ")}; do
-    ! grep -qsx 0 "${RECORD_DIR}/former/$key" || echo 0 >"/proc/sys/$(printf %s "$key" | tr . /)"
+  take_down() { absent "$1" || ! made "$@" || ip link set dev "$1" down; }
+  eval "$(sed -n 's/^ours \\(.*\\) || return 1$/take_down \\1/p' "$file")"
+}
+
+# end_forwarding: ends what we have switched on, in families without a restored rule that keeps the host from being a router
+end_forwarding() {
+  for each in ${FAMILIES.map((family) => `'${family} ${FORWARDING[family]}'`).join(" ")}; do
+    rest="\${each%% *} filter -A ${REST.chain} " key=\${each#* }
+    case $rules in *"$rest"*) continue ;; esac
+    { grep -qsx 0 "${RECORD_DIR}/former/$key" || grep -qs "^$rest" ${RECORD_DIR}/*/*.sh; } || continue
+    echo 0 >"/proc/sys/$(printf %s "$key" | tr . /)"
   done
+}
+
+# lacks_rules: a rule of the script $file is missing. Scripts of another version have lines without family and table.
+lacks_rules() {
+  { iptables-save; ip6tables-save; } 2>/dev/null | awk '
+    !isPlanned { present[$0]; next }
+    { sub(/^[46] [a-z]+ /, "") }
+    $1 == "-I" { $0 = "-A " $2 substr($0, length("-I " $2 " " $3) + 1) }
+    $1 == "-A" && !($0 in present) { isMissing = 1 }
+    END { exit !isMissing }' - isPlanned=1 "$file"
 }
 
 # systemd-networkd calls itself started before it has turned to its links, and only then takes away what it does not know
@@ -168,13 +199,23 @@ done
 
 # Rules first: without them devices and forwarding would let everything pass.
 firewall() { cat; false; }
+skipped() { :; }
 rules=$(each 2>/dev/null)
 { restore 4 iptables && restore 6 ip6tables; } || {
-  close
+  rules=
+  for file in ${RECORD_DIR}/*/*.sh; do close; done
+  end_forwarding
   echo "The firewall rules could not be added. Until they can, devices of the overlay networks are down, and forwarding is off if it was off before them." >&2
   exit 1
 }
 firewall() { :; }
+# Without its rules, what a script has made must not stay open.
+skipped() {
+  lacks_rules || return 0
+  echo "Rules of $file are missing: its devices are down." >&2
+  close
+  end_forwarding
+}
 # Once more where something failed: it may stand on what a later one has made.
 each || each
 `;

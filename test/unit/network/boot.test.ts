@@ -20,8 +20,8 @@ const bare = (systemd = false): Facts => parseFacts(systemd ? "@@ systemd\n" : "
 test("a runner's boot script creates what a change would create, and sets what is present", () => {
   expect(renderBootScript("training", onIpv4(planRunner(network, 1, "vxkr1", hub, runner))).split("\n")).toEqual([
     "# overlay network, rules first: training",
-    "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
-    "ours vxkr1 '02:6d:9b:be:e2:62' || return 1",
+    "ours kohaku-overlay '02:b4:50:c4:a4:32' 'inet6? (10.128.64.1/18) ' || return 1",
+    "ours vxkr1 '02:6d:9b:be:e2:62' 'vxlan id 101 .*dstport 4789 ' || return 1",
     "firewall <<'END' || return 0",
     "4 filter :OVERLAY-IN - [0:0]",
     "4 filter :OVERLAY-FWD - [0:0]",
