@@ -6,14 +6,17 @@ import { type DryRun, dryRun, type PlannedStep } from "../provider/host/reconcil
 import { Reconciler } from "../provider/host/reconcile/reconciler";
 import type { ApplyRequest } from "../provider/host/reconcile/requests";
 import type { Ipam } from "../provider/ipam";
-import { desiredStates } from "../provider/lifecycle/hosts";
+import { desiredStates, notCleanedWarning, stateAfterRemoval } from "../provider/lifecycle/hosts";
 import { buildRequest } from "../provider/lifecycle/lease";
 import { findOwnersOn } from "../provider/lifecycle/owners-on-host";
+import { readCleanHosts, removedTargets } from "../provider/lifecycle/target-hosts";
 import { unknownPaths, type Values } from "../provider/lifecycle/values";
 import { itemKey } from "../provider/network/model/items";
+import { type TargetHost, targetsOf } from "../provider/resource";
 import { resourceOf } from "../provider/resources";
 import { command, type Session, withPool } from "./command";
 import { CliHosts, type Login, parseConnection, parseNamedConnection, withLoginOptions } from "./hosts";
+import { findMissing, type PlannedHosts } from "./incomplete";
 import { type ConnectionOptions, fillConnections, type PlannedResource, readPlanned } from "./planned";
 
 /** `overlayctl plan`: the commands of the next up, for each host. */
@@ -26,21 +29,26 @@ export const planCommand = (): Command =>
   withLoginOptions(command("plan", "Print the exact commands that an up would run on each host. Changes nothing."))
     .argument("[file]", "output of `pulumi preview --json` or `pulumi stack export --show-secrets`", "-")
     .option("--all", "also hosts without a change, records, and the files that restore all at boot")
-    .option("--hub <host>", "the hub's host, if the preview moves it", parseConnection)
-    .option("--runner <name=host>", "a runner's host, if the preview moves it; may be repeated", parseNamedConnection)
+    .option("--hub <host>", "the hub's host, if the preview does not show it", parseConnection)
+    .option(
+      "--runner <name=host>",
+      "a runner's host, if the preview does not show it; may be repeated",
+      parseNamedConnection,
+    )
     .action(
       withPool<Options>(async (session, options, file) => {
         const planned = await readPlanned(file!);
         const hosts = new CliHosts(session.settings, options);
         await hosts.use(async () => {
-          const { works, unknown } = await buildRequests(session.pool, hosts, planned, options);
+          const { works, notCleaned, missing } = await makePlan(session.pool, hosts, planned, options);
           const inOrder = [...works].sort(([a], [b]) => compareNaturally(a, b));
           const runs: [string, DryRun][] = [];
           for (const [host, { connection, all }] of inOrder)
             runs.push([host, await dryRun(await hosts.connect(connection), all)]);
+          for (const [host, warning] of notCleaned) runs.push([host, { ...NO_CHANGE, warnings: [warning] }]);
           for (const [host, run] of runs) printDryRun(session, host, run, options.all === true);
           session.out.note(summarize(runs.map(([, run]) => run)));
-          if (unknown.length > 0) throw unknownHostsError(unknown);
+          if (missing.length > 0) throw incompleteError(missing);
         });
       }),
     );
@@ -54,56 +62,86 @@ function summarize(runs: DryRun[]): string {
 
 const count = (many: number, what: string): string => `${many} ${what}${many === 1 ? "" : "s"}`;
 
-const unknownHostsError = (names: string[]): OverlayError =>
+const incompleteError = (missing: string[]): OverlayError =>
   new OverlayError(
-    "INPUT_INVALID",
-    `The plan is not complete: hosts or values of ${names.join(", ")} are not known before up.`,
-    "Give hosts with --hub HOST and --runner NAME=HOST. Values that other resources make are known only in up.",
+    "PLAN_INCOMPLETE",
+    `The plan above is not complete. Not in it: ${missing.join("; ")}.`,
+    "Give hosts that are not known with --hub HOST and --runner NAME=HOST. The rest is known only in up.",
   );
+
+const NO_HOSTS = { underlays: {}, peers: [] };
+
+const NO_CHANGE: DryRun = { steps: [], script: "", commands: "", records: [], warnings: [], refused: [] };
 
 /** So that the same plan is always the same text. */
 const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
-async function buildRequests(pool: Ipam, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
+interface Plan {
+  works: HostRequests;
+  /** Hosts that a resource no longer has and that do not answer, with what up says then. */
+  notCleaned: [host: string, warning: string][];
+  /** What the plan lacks. */
+  missing: string[];
+}
+
+async function makePlan(
+  pool: Ipam,
+  hosts: CliHosts,
+  planned: PlannedResource[],
+  given: ConnectionOptions,
+): Promise<Plan> {
   const deps = { fleet: createFleet(hosts, new Reconciler(), {}), ipam: pool };
   const { id: store } = await pool.describe();
-  const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
+  const plan: Plan = { works: new Map(), notCleaned: [], missing: [] };
+  const [unknown, found]: [string[], PlannedHosts[]] = [[], []];
   for (const each of planned.filter(({ type }) => resourceOf(type).host !== undefined)) {
-    const isKnown = unknownPaths(each.props).length === 0;
-    const props = isKnown ? await fillConnections(pool, each, given) : undefined;
-    if (!props) unknown.push(each.name);
-    for (const { target, desired } of props ? await findDesiredStates(deps, each, props, store) : []) {
-      const at = works.get(hostId(target.connection)) ?? { connection: target.connection, all: [] };
-      at.all.push({
-        ...desired,
-        fence: async () => {},
-        isLeaseGone: isGone(pool, each),
-        ownersHere: () => findOwnersOn(pool, target.connection),
-      });
-      works.set(hostId(target.connection), at);
+    const def = resourceOf(each.type);
+    const former = each.olds && { ...each, props: each.olds, isDeleted: true };
+    const olds = former && (await fillConnections(pool, former, [], {}));
+    const props = unknownPaths(each.props).length === 0 ? await fillConnections(pool, each, planned, given) : undefined;
+    if (!props || (former && !olds)) {
+      unknown.push(each.name);
+      continue;
+    }
+    // A resource that does not exist yet has no uid. Its record has a uid with its name here.
+    const { uid = `uid-of-${each.name}`, leaseId = "" } = props as { uid?: string; leaseId?: string };
+    const { pool: from, owner } = buildRequest(def, props);
+    const owned = { pool: from, uid, leaseId, owner, store };
+    const lease = await pool.find({ pool: from, leaseId });
+    const removal = (of: Values, target: TargetHost) => stateAfterRemoval(def, deps, of, owned, target);
+    const { states, ...facts } = each.isDeleted
+      ? { states: await Promise.all(targetsOf(def, props).map((target) => removal(props, target))), ...NO_HOSTS }
+      : await desiredStates(def, deps, props, owned);
+    for (const state of states) addRequest(plan, pool, from, state);
+    found.push({ each, props, lease, ...facts });
+    for (const target of olds ? removedTargets(def, olds, props, lease ? readCleanHosts(lease) : []) : []) {
+      try {
+        addRequest(plan, pool, from, await removal(olds!, target));
+      } catch (error) {
+        plan.notCleaned.push([hostId(target.connection), notCleanedWarning(def.id(props), target, error)]);
+      }
     }
   }
-  return { works, unknown };
+  if (unknown.length > 0) plan.missing.push(`hosts or values of ${unknown.join(", ")}, which are not known before up`);
+  plan.missing.push(...(await findMissing(pool, found)));
+  return plan;
 }
 
-/** A resource that does not exist yet has no uid. Its record has a uid with its name here. */
-function findDesiredStates(
-  deps: Parameters<typeof desiredStates>[1],
-  { type, name, isDeleted }: PlannedResource,
-  props: Values,
-  store: string,
-) {
-  const { uid = `uid-of-${name}`, leaseId = "" } = props as { uid?: string; leaseId?: string };
-  const owned = { pool: "", uid, leaseId, owner: String(props.owner), store };
-  return desiredStates(resourceOf(type), deps, props, owned, isDeleted);
+function addRequest({ works }: Plan, pool: Ipam, from: string, { target, desired }: PlannedState): void {
+  const id = hostId(target.connection);
+  const at = works.get(id) ?? { connection: target.connection, all: [] };
+  works.set(id, at);
+  at.all.push({
+    ...desired,
+    fence: async () => {},
+    isLeaseGone: async (uid) => (await pool.find({ pool: from, uid })) === undefined,
+    ownersHere: () => findOwnersOn(pool, target.connection),
+  });
 }
 
-const isGone =
-  (pool: Ipam, { type, props }: PlannedResource) =>
-  async (uid: string): Promise<boolean> =>
-    (await pool.find({ pool: buildRequest(resourceOf(type), props).pool, uid })) === undefined;
+type PlannedState = Awaited<ReturnType<typeof stateAfterRemoval>>;
 
 function printDryRun({ out }: Session, host: string, run: DryRun, all: boolean): void {
   const { steps, script, commands, records, warnings } = run;

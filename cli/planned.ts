@@ -9,7 +9,7 @@ import { addressPool, networkPool } from "../provider/pool-names";
 import { resourceOf, resources } from "../provider/resources";
 import { readHub } from "../provider/resources/network-settings";
 import { readInput } from "./command";
-import { hostIdOfLease, parseHostId } from "./hosts";
+import { hostIdOfLease, parseConnection, parseHostId } from "./hosts";
 import { OUR_TYPES, parseExport } from "./stack-export";
 
 /** The resources of a preview or an export, with the connections that previews hide. */
@@ -21,19 +21,22 @@ export interface ConnectionOptions {
 }
 
 /**
- * A preview does not contain connections. But the offers that it has written have names of devices with their hosts. Logins come from
- * the settings. undefined: the pool does not have the host.
+ * A preview hides connections, but shows their hosts, ports, users and jump hosts. What a secret hides of these is in the offers that the
+ * preview has written for new resources. Keys come from the settings. `beside`: the other resources of the preview, because a runner shows of its
+ * hub's connection only the host. undefined: the host is not known.
  */
 export async function fillConnections(
   pool: Ipam,
   planned: PlannedResource,
+  beside: PlannedResource[],
   given: ConnectionOptions,
 ): Promise<Values | undefined> {
   const { type, props } = planned;
   const { secrets, inputs } = resourceOf(type);
   const filled = { ...props };
   for (const key of secrets.filter((each) => each in inputs.shape && isHidden(props[each]))) {
-    const found = await Promise.all(placesOf(planned, key).map((place) => findConnection(pool, place, given)));
+    const all = placesOf(planned, key).map((place, i) => findConnection(pool, planned, beside, given, key, place, i));
+    const found = await Promise.all(all);
     if (found.some((each) => each === undefined)) return undefined;
     filled[key] = key === "runnerConnections" ? found : found[0];
   }
@@ -69,11 +72,61 @@ function placesOf({ type, props }: PlannedResource, key: string): Place[] {
 
 async function findConnection(
   pool: Ipam,
-  { network, runner, owner }: Place,
+  planned: PlannedResource,
+  beside: PlannedResource[],
   given: ConnectionOptions,
+  key: string,
+  place: Place,
+  index: number,
 ): Promise<Connection | undefined> {
-  const named = runner === undefined ? given.hub : given.runner?.[runner];
+  const named = place.runner === undefined ? given.hub : given.runner?.[place.runner];
   if (named) return named;
+  const shown = readShownParts(planned, key, index);
+  const stored = () => findStoredConnection(pool, place);
+  if (shown.host === undefined) return stored(); // a state of an earlier release
+  if (shown.host === SECRET) return planned.isNew || planned.isDeleted ? stored() : undefined;
+  if (isShownWhole(planned, key)) return toConnection(shown);
+  const same = beside.flatMap(shownConnections).find(({ host }) => host === shown.host);
+  if (same) return same;
+  const last = await stored();
+  return last?.host === shown.host ? last : toConnection(shown);
+}
+
+/** How Pulumi shows a secret. */
+const SECRET = "[secret]";
+
+/** The parts of one connection; of `runnerConnections`, that of this index. */
+function readShownParts({ type, props }: PlannedResource, key: string, index: number): Partial<Record<string, string>> {
+  const parts = Object.entries(resourceOf(type).shownParts?.[key] ?? {}).flatMap(([part, output]) => {
+    const value = props[output];
+    const one: unknown = Array.isArray(value) ? value[index] : value;
+    return one === undefined ? [] : [[part, String(one)]];
+  });
+  return Object.fromEntries(parts);
+}
+
+const isShownWhole = ({ type }: PlannedResource, key: string): boolean =>
+  resourceOf(type).shownParts?.[key]?.port !== undefined;
+
+function toConnection({ host, port, user, jumpHost }: Partial<Record<string, string>>): Connection | undefined {
+  if (port === SECRET || jumpHost === SECRET) return undefined;
+  return {
+    host: host!,
+    ...(port && { port: Number(port) }),
+    ...(user && user !== SECRET && { user }),
+    ...(jumpHost && { proxy: parseConnection(jumpHost) }),
+  };
+}
+
+/** Those that the preview shows with all parts. */
+const shownConnections = (planned: PlannedResource): Connection[] =>
+  Object.keys(resourceOf(planned.type).shownParts ?? {}).flatMap((key) => {
+    const shown = readShownParts(planned, key, 0);
+    const isKnown = isShownWhole(planned, key) && shown.host !== undefined && shown.host !== SECRET;
+    return (isKnown && toConnection(shown)) || [];
+  });
+
+async function findStoredConnection(pool: Ipam, { network, runner, owner }: Place): Promise<Connection | undefined> {
   const spec = await findSpec(pool, networkPool(network));
   if (!spec) return undefined;
   const id = runner === undefined ? readHub(spec) : await findRunnerHost(pool, network, runner, owner);
@@ -93,6 +146,9 @@ export interface PlannedResource {
   /** Its name in Pulumi. */
   name: string;
   props: Values;
+  /** Before an update. */
+  olds?: Values;
+  isNew: boolean;
   isDeleted: boolean;
 }
 
@@ -128,10 +184,14 @@ function planFromStep({ op, urn, oldState, newState }: z.output<typeof preview>[
   if (!type || !def) return [];
   const name = urn.split("::").at(-1)!;
   const { uid, leaseId } = op === "create-replacement" ? {} : (oldState?.outputs ?? ({} as Values));
-  if (PRESENT_AFTER.includes(op))
-    return [{ type, name, props: { ...expandReferences(def, newState!.inputs), uid, leaseId }, isDeleted: false }];
+  const isNew = op.startsWith("create");
+  if (PRESENT_AFTER.includes(op)) {
+    const props = { ...expandReferences(def, newState!.inputs), uid, leaseId };
+    const olds = op === "update" && oldState ? { olds: expandReferences(def, oldState.outputs) } : {};
+    return [{ type, name, props, ...olds, isNew, isDeleted: false }];
+  }
   return ABSENT_AFTER.includes(op)
-    ? [{ type, name, props: expandReferences(def, oldState!.outputs), isDeleted: true }]
+    ? [{ type, name, props: expandReferences(def, oldState!.outputs), isNew, isDeleted: true }]
     : [];
 }
 
@@ -140,5 +200,6 @@ const planFromExport = (file: string, text: string): PlannedResource[] =>
     type,
     name: props.owner.split("::").at(-1)!,
     props,
+    isNew: false,
     isDeleted: false,
   }));

@@ -142,6 +142,11 @@ export const ERROR_GROUPS = {
       "What the preview has shown cannot be had any more: another owner holds it now, or a host has changed.",
       "Run `preview` again, look at what it shows now, and run `up`.",
     ),
+    PLAN_INCOMPLETE: code(
+      "conflict",
+      "`overlayctl plan` has printed what it knows, but `up` also does what only `up` can know: on hosts or with values that are not known yet, or in steps that depend on each other.",
+      "The error names what is missing, with resources and hosts. Give hosts with `--hub` and `--runner`; the rest is seen in `up`.",
+    ),
   },
   "Tokens of reservations": {
     TOKEN_FORMAT: code(

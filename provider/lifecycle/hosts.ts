@@ -124,26 +124,40 @@ async function planRemoval(
   return unknown ? { planError: unknown } : { plannedItems: planItems(def, props, underlays)[role] ?? [] };
 }
 
-/** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
+/** For a dry run: the desired state of each host, and from what it was planned. */
 export async function desiredStates(
   def: Definition,
   deps: Pick<Dependencies, "fleet"> & { ipam: Ipam },
   props: Values,
   owned: Omit<OwnedLease, "run">,
-  isDeleted: boolean,
-): Promise<{ target: TargetHost; desired: DesiredState }[]> {
+) {
   const targets = targetsOf(def, props);
-  if (isDeleted) {
-    const states = targets.map(async (target) => ({
-      target,
-      desired: { ...desiredState(def, props, owned, []), ...(await planRemoval(def, deps, props, target)) },
-    }));
-    return Promise.all(states);
-  }
   const underlays = await askHosts(def, deps, props);
-  const plan = planItems(def, props, underlays, await findPeers(def, deps.ipam, props, underlays.runner));
-  return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
+  for (const { role, connection, keyFile } of targets)
+    if (keyFile !== undefined) underlays[role]!.publicKey ??= keyThatUpMakes(connection);
+  const peers = await findPeers(def, deps.ipam, props, underlays.runner);
+  const plan = planItems(def, props, underlays, peers);
+  const states = targets.map((target) => ({
+    target,
+    desired: desiredState(def, props, owned, plan[target.role] ?? []),
+  }));
+  return { states, underlays, peers };
 }
+
+/** In a plan, in place of a public key. */
+const keyThatUpMakes = ({ host }: Connection): string => `KEY-THAT-UP-MAKES-ON-${host}`;
+
+/** For a dry run: the state of a host from which all items are to be removed. */
+export const stateAfterRemoval = async (
+  def: Definition,
+  deps: Pick<Dependencies, "fleet">,
+  props: Values,
+  owned: Omit<OwnedLease, "run">,
+  target: TargetHost,
+) => ({
+  target,
+  desired: { ...desiredState(def, props, owned, []), ...(await planRemoval(def, deps, props, target)) },
+});
 
 const underlay = z.object({
   underlayIp: z.string(),
@@ -300,12 +314,15 @@ export async function cleanRemovedHosts(
     try {
       await removeItems(def, deps, pool, props, owned, [target], () => fence(pool, owned));
     } catch (error) {
-      if (!isOverlayError(error, "SSH_UNREACHABLE", "SSH_AUTH", "SSH_HOST_KEY")) throw error;
-      deps.warn(
-        `${hostId(target.connection)} is no longer part of ${def.id(props)}, but its items could not be removed: ${error.message}`,
-      );
+      deps.warn(notCleanedWarning(def.id(props), target, error));
     }
   }
+}
+
+/** Throws an error that is no reason to skip the host. */
+export function notCleanedWarning(id: string, { connection }: TargetHost, error: unknown): string {
+  if (!isOverlayError(error, "SSH_UNREACHABLE", "SSH_AUTH", "SSH_HOST_KEY")) throw error;
+  return `${hostId(connection)} is no longer part of ${id}, but its items could not be removed: ${error.message}`;
 }
 
 /** A host that has accepted its request. */

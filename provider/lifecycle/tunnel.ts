@@ -32,8 +32,12 @@ export async function beginTunnel(pool: RunPlan, owned: OwnedLease, end: TunnelE
     const data = { ...dataEntries(lease), ...(began && { tunnel: began }) };
     await changeOwned(pool, owned, { data, ...(isNew && { names: [...names, ...key] }) });
   }
-  return isOther ? choiceOf(held) : held?.changingTo;
+  return formerTunnel(held, end);
 }
+
+/** The other tunnel that a host has or may have; undefined: none. */
+export const formerTunnel = (held: TunnelEnd | undefined, end: TunnelEnd): TunnelChoice | undefined =>
+  held !== undefined && !isEqual(choiceOf(held), choiceOf(end)) ? choiceOf(held) : held?.changingTo;
 
 /** After hosts have changed. */
 export async function storeTunnelEnd(pool: RunPlan, owned: OwnedLease, end: TunnelEnd): Promise<void> {
@@ -99,4 +103,4 @@ const probeError = (what: string): OverlayError =>
   );
 
 const announceWarning = (what: string, code: number, stderr: string): string =>
-  `${what}: workloads were not told the new way to the hub's address (${code === NO_PYTHON ? "there is no python3 on the runner" : stderr.trim()}). Those that sent to it directly lose packets for some seconds.`;
+  `${what}: workloads were not told which host now answers for the hub's address (${code === NO_PYTHON ? "there is no python3 on the runner" : stderr.trim()}). Those that sent to it directly lose packets for some seconds.`;

@@ -87,17 +87,22 @@ export class LabStack {
   }
 
   /** Of the network as it is now, on the host of its name. */
-  async runner(name: string, inputs: Values = {}, hub = "hub"): Promise<Values> {
-    const { settings } = (await findSpec(this.pool, "network/training"))!.data as unknown as { settings: Values };
+  async runner(name: string, inputs: Values = {}, hub = "hub", network = "training"): Promise<Values> {
+    const settings = await this.#settingsOf(network);
     const connection = inputs.connection ?? this.at(name);
     const connections = { connection, hubConnection: this.at(hub) };
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
   }
 
+  async #settingsOf(network: string): Promise<Values> {
+    const { data } = (await findSpec(this.pool, `network/${network}`))!;
+    return (data as unknown as { settings: Values }).settings;
+  }
+
   /** The checked inputs of a runner, as in a preview. */
-  async checked(name: string): Promise<{ inputs: Values }> {
-    const { settings } = (await findSpec(this.pool, "network/training"))!.data as unknown as { settings: Values };
-    const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
+  async checked(name: string, network = "training", host = name): Promise<{ inputs: Values }> {
+    const settings = await this.#settingsOf(network);
+    const news = { network: settings, connection: this.at(host), hubConnection: this.at("hub") };
     const lifecycle = new Lifecycle(resourceOf("RunnerSubnet"), this.deps);
     return lifecycle.check({ owner: ownerOf("RunnerSubnet", name), dryRun: true }, undefined, news);
   }

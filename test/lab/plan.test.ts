@@ -11,7 +11,7 @@ let stack: LabStack;
 let [network, runner]: [Values, Values] = [{}, {}];
 
 beforeAll(async () => {
-  lab = await Lab.up({ runners: 2 });
+  lab = await Lab.up({ runners: 3 });
   ctl = new LabCtl(lab);
   stack = await LabStack.on(lab, ctl.store);
   network = await stack.network({ persist: false });
@@ -22,11 +22,22 @@ afterAll(async () => {
   ctl?.remove();
 });
 
+/** As Pulumi shows it: a connection is hidden, its parts are not. */
 const hidden = (props: Values): Values => ({
   ...props,
+  ...showHosts(props),
   hubConnection: "[secret]",
   ...(props.connection !== undefined && { connection: "[secret]" }),
 });
+const hostOf = (connection: unknown): string | undefined => (connection as { host: string } | undefined)?.host;
+const showHosts = ({ connection, hubConnection }: Values): Values =>
+  connection === undefined
+    ? { host: hostOf(hubConnection) }
+    : { host: hostOf(connection), ...(hubConnection !== undefined && { hubHost: hostOf(hubConnection) }) };
+const update = (type: string, old: Values, changes: Values) => {
+  const both = step("update", type, old) as { newState: { inputs: Values } };
+  return { ...both, newState: { ...both.newState, inputs: hidden({ ...old, ...changes }) } };
+};
 const step = (op: string, type: string, props: Values) => {
   const state = { type: `pulumi-nodejs:dynamic/overlay:${type}`, inputs: hidden(props), outputs: hidden(props) };
   const urn = `urn:pulumi:dev::lab::${state.type}::${String(props.owner).split("::").at(-1)}`;
@@ -151,10 +162,6 @@ test("a changed MTU and a changed static address: each host with from and to, th
     connection: stack.at("hub"),
     forwards: [forward],
   });
-  const update = (type: string, old: Values, changes: Values) => {
-    const both = step("update", type, old) as { newState: object };
-    return { ...both, newState: { ...both.newState, inputs: hidden({ ...old, ...changes }) } };
-  };
   const settings = { ...(r1.network as Values), mtu: 1400 };
   const reservation = { owner: "lab/urn:pulumi:dev::lab::overlay:index:IPReservation::ip", ip: "10.128.64.9" };
   const steps = [
@@ -164,7 +171,7 @@ test("a changed MTU and a changed static address: each host with from and to, th
     step("create", "IPReservation", reservation),
   ];
   const { code, stdout, stderr } = await ctl.run(["plan"], JSON.stringify({ steps }));
-  expect([code, stderr]).toEqual([0, "15 changes on 3 of 3 hosts.\n"]);
+  expect([code, stderr], stdout).toEqual([0, "15 changes on 3 of 3 hosts.\n"]);
   expect(stdout.slice(stdout.indexOf("# 10.254.1.1"), stdout.indexOf("# 10.254.1.2"))).toMatch(
     new RegExp(
       [
@@ -193,15 +200,102 @@ test("a changed MTU and a changed static address: each host with from and to, th
 test("a plan without a host, or with a value that only up makes, is not complete, and says so", async () => {
   const front = stack.props("StaticIP", "front");
   const forwards = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
-  const elsewhere = { ...front, attach: { networkName: "elsewhere", subnets: network.subnets } };
-  for (const props of [elsewhere, { ...front, forwards }]) {
-    const steps = [step("update", "StaticIP", props)];
+  const unknown = step("update", "StaticIP", { ...front, forwards });
+  const isSecret = step("update", "StaticIP", front) as { newState: { inputs: Values } };
+  isSecret.newState.inputs.host = "[secret]";
+  for (const steps of [[unknown], [isSecret]]) {
     const { code, stderr } = await ctl.run(["plan"], JSON.stringify({ steps }));
     expect([code, stderr]).toEqual([
       1,
       expect.stringContaining(
-        "INPUT_INVALID: The plan is not complete: hosts or values of front are not known before up.",
+        "PLAN_INCOMPLETE: The plan above is not complete. Not in it: hosts or values of front, which are not known before up.",
       ),
     ]);
   }
+});
+
+const addressOf = (host: string): string => lab.host(host).address;
+const planAll = async (...steps: object[]) => {
+  const { code, stderr, json } = await ctl.run(["plan", "--json"], JSON.stringify({ steps }));
+  const hosts = json.filter(({ host }) => host !== undefined);
+  return {
+    code,
+    stderr,
+    changes: Object.fromEntries(hosts.map(({ host, changes }) => [String(host), describeChanges(changes)])),
+    warnings: hosts.flatMap(({ warnings }) => warnings as string[]),
+  };
+};
+
+test("a runner that moves: its hub, the new host, and the host that is cleaned", async () => {
+  const r2 = stack.props("RunnerSubnet", "r2");
+  const move = update("RunnerSubnet", r2, { connection: stack.at("r3") });
+  const { code, changes } = await planAll(move);
+  expect(code).toBe(0);
+  expect(Object.keys(changes)).toEqual([addressOf("hub"), addressOf("r2"), addressOf("r3")]);
+  expect(changes[addressOf("hub")]).toContain("change link vxkr2");
+  expect(changes[addressOf("r2")]).toEqual(expect.arrayContaining(["remove link vxkr2", "remove link kohaku-overlay"]));
+  expect(changes[addressOf("r2")]!.filter((change) => !change.startsWith("remove "))).toEqual([]);
+  expect(changes[addressOf("r3")]).toEqual(expect.arrayContaining(["add link vxkr2", "add link kohaku-overlay"]));
+
+  const isGone = { ...move, oldState: { ...move.newState, outputs: { ...hidden(r2), host: "10.254.1.99" } } };
+  const without = await planAll(isGone);
+  expect([without.code, without.changes["10.254.1.99"]]).toEqual([0, []]);
+  expect(without.warnings).toEqual([
+    expect.stringMatching(
+      /^10\.254\.1\.99 is no longer part of training\/r2, but its items could not be removed: SSH_/,
+    ),
+  ]);
+  const isSecret = { ...move, newState: { ...move.newState, inputs: { ...move.newState.inputs, host: "[secret]" } } };
+  const secret = await planAll(isSecret);
+  expect([secret.code, secret.stderr]).toEqual([1, expect.stringContaining("hosts or values of r2")]);
+});
+
+test("a hub that moves: what all get on the new one, and what is removed from the old one", async () => {
+  const moved = { hubConnection: stack.at("r3") };
+  const runners = ["r1", "r2"].map((name) => update("RunnerSubnet", stack.props("RunnerSubnet", name), moved));
+  const { code, changes } = await planAll(
+    update("OverlayNetwork", stack.props("OverlayNetwork", "training"), moved),
+    ...runners,
+  );
+  expect(code).toBe(0);
+  expect(changes[addressOf("r3")]).toEqual(expect.arrayContaining(["add link kohaku-host", "add link vxkr1"]));
+  expect(changes[addressOf("hub")]).toEqual(expect.arrayContaining(["remove link vxkr1", "remove link vxkr2"]));
+  expect(changes[addressOf("r1")]).toContain("change link vxkr1");
+});
+
+test("a host without a key for WireGuard; what the plan does not have of a mesh and of a change of tunnels", async () => {
+  const names = { devicePrefix: "ovp", bridgeName: "ovp-br", hubInterface: "ovp-hub", subnets: "10.200.0.0/16/8/8" };
+  const mesh = { ...names, tunnel: "wireguard", topology: "mesh", hubConnection: stack.at("hub") };
+  await stack.put("OverlayNetwork", "private", mesh);
+  const [hub, r1, r2] = ["hub", "r1", "r2"].map(addressOf) as [string, string, string];
+  const create = async (name: string, host: string) =>
+    step("create", "RunnerSubnet", (await stack.checked(name, "private", host)).inputs);
+  const first = await planAll(await create("p1", "r1"));
+  expect([first.code, first.stderr]).toEqual([0, expect.stringContaining("on 2 of 2 hosts")]);
+  expect(first.changes[hub]).toContain(`add peer KEY-THAT-UP-MAKES-ON-${r1} of ovpW0`);
+  expect(first.changes[r1]!.filter((change) => change.includes(" peer "))).toEqual([
+    expect.stringMatching(/^add peer [\w+/=]{44} of ovpW0$/),
+  ]);
+
+  await stack.runner("p1", { connection: stack.at("r1") }, "hub", "private");
+  const second = await planAll(await create("p2", "r2"));
+  const lacks = "The plan above is not complete. Not in it: ";
+  expect([second.code, second.stderr]).toEqual([
+    1,
+    expect.stringContaining(
+      `${lacks}in the mesh of network private, the peers and direct routes that change with p2, on p2 (${r2}), p1 (${r1}).`,
+    ),
+  ]);
+  const left = await planAll(step("delete", "RunnerSubnet", stack.props("RunnerSubnet", "p1")));
+  expect([left.code, left.stderr]).toEqual([0, expect.stringContaining("on 2 of 2 hosts")]);
+
+  const runner = stack.props("RunnerSubnet", "r1");
+  const encrypted = { network: { ...(runner.network as Values), tunnel: "wireguard" }, runnerDevice: "vxkrW0" };
+  const changed = await planAll(update("RunnerSubnet", runner, encrypted));
+  expect([changed.code, changed.stderr]).toEqual([
+    1,
+    expect.stringContaining(
+      `${lacks}the steps in which the tunnel changes while packets pass, of r1 (${hub}, ${r1}): only what is there afterwards.`,
+    ),
+  ]);
 });
