@@ -95,6 +95,8 @@ export interface SourcePool<Inputs, Props> {
 export interface HostDefinition<Props> {
   /** Its hosts, in the order in which they are asked for their facts. */
   targets(props: Props): TargetHost[];
+  /** Rejects, before a host is changed, what the underlays cannot carry. Hosts themselves refuse the rest, each for its own items. */
+  checkUnderlays?(props: Props, underlays: Underlays): void;
   /** Pure: the items of each host, by role. `peers`: of a mesh. */
   plan(props: Props, underlays: Underlays, peers: MeshPeer[]): Record<string, Item[]>;
   mesh?: MeshDefinition<Props>;

@@ -135,6 +135,7 @@ export async function desiredStates(
   const underlays = await askHosts(def, deps, props);
   for (const { role, connection, keyFile } of targets)
     if (keyFile !== undefined) underlays[role]!.publicKey ??= keyThatUpMakes(connection);
+  def.host?.checkUnderlays?.(props, underlays);
   const peers = await findPeers(def, deps.ipam, props, underlays.runner);
   const plan = planItems(def, props, underlays, peers);
   const states = targets.map((target) => ({
@@ -182,6 +183,7 @@ export async function apply(
   owned: OwnedLease,
   underlays: Underlays,
 ): Promise<Values> {
+  def.host?.checkUnderlays?.(props, underlays);
   const peers = await findPeers(def, pool.ipam, props, underlays.runner);
   const plan = planItems(def, props, underlays, peers);
   const end = def.host?.tunnelEnd?.(props, underlays);

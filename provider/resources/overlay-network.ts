@@ -6,7 +6,8 @@ import { hostId } from "../host/connection";
 import { findSpec, listSpecs } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
 import type { Json, Lease } from "../ipam/types";
-import { effectiveMtu, planHub } from "../network/plan/hub";
+import { effectiveMtu, planHub, type Underlay } from "../network/plan/hub";
+import { TUNNELS } from "../network/plan/tunnels";
 import { readTunnelEnd } from "../network/plan/tunnels/tunnel-end";
 import { shortName } from "../owner";
 import { DEFAULT_SPACE, listNames, NETWORKS, networkPool } from "../pool-names";
@@ -162,6 +163,7 @@ const network = new overlay.OverlayNetwork("training", {
     targets: ({ hubConnection, hubUnderlayIp, ...settings }) => [
       { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp, ...keyFileOf(settings) },
     ],
+    checkUnderlays: (props, { hub }) => refuseLargeMtu(props, hub!),
     plan: (props, { hub }) => ({ hub: planHub(toNetwork(pickSettings(props)), hub!) }),
     unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker", "topology"],
     persist: ({ persist }) => persist,
@@ -173,6 +175,17 @@ const network = new overlay.OverlayNetwork("training", {
     }),
   },
 });
+
+/** With VXLAN only runners have devices whose MTU a host can refuse: the hub would be changed before the first of them is refused. */
+function refuseLargeMtu({ mtu, tunnel, networkName }: NetworkSettings, { underlayIp, underlayMtu }: Underlay): void {
+  const overhead = TUNNELS[tunnel].overhead(underlayIp);
+  if (mtu === "auto" || mtu + overhead <= underlayMtu) return;
+  throw new OverlayError(
+    "MTU_TOO_LARGE",
+    `Network ${networkName} would have an MTU of ${mtu}. With the ${overhead} bytes of ${tunnel} that exceeds the ${underlayMtu} of the hub's device with ${underlayIp}. Nothing was changed.`,
+    `Set mtu to ${underlayMtu - overhead} or less, or to auto.`,
+  );
+}
 
 /** A key is made in the place of the one before the last. No runner may still use that. */
 async function refuseKeyInUse(props: NetworkSettings, pool: RunPlan): Promise<void> {

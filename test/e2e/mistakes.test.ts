@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { Editor } from "../unit/editor";
-import { type Stack, Workspace } from "./stack";
+import { Stack, Workspace } from "./stack";
 
 /** Typical mistakes, each in a program that is right otherwise: where each is found, and with which code. */
 let lab: Lab;
@@ -174,9 +174,13 @@ async function find({ base, code, env = {} }: Mistake, i: number): Promise<strin
   const preview = await run("preview");
   const typed = isTyped ? "tsc, " : "";
   if (preview.code !== 0) return `${typed}preview ${CODE.exec(preview.stdout + preview.stderr)?.[1]}`;
+  stack.trace();
   const up = await run("up", "--yes", "--skip-preview");
+  const changed = Object.entries(Stack.writes(stack.trace())).filter(([, steps]) => steps > 0);
   await run("destroy", "--yes", "--skip-preview");
-  return up.code === 0 ? `${typed}unnoticed` : `${typed}up ${CODE.exec(up.stdout + up.stderr)?.[1]}`;
+  if (up.code === 0) return `${typed}unnoticed`;
+  const late = changed.length > 0 ? `, with changes on ${changed.map(([host]) => host).join(", ")}` : "";
+  return `${typed}up ${CODE.exec(up.stdout + up.stderr)?.[1]}${late}`;
 }
 
 test(`${MISTAKES.length} mistakes: at least 15 are found by tsc, 44 in preview, all before a host is changed`, {

@@ -340,6 +340,17 @@ describe("a refusal that names what works", () => {
     ]);
   });
 
+  test.each([
+    [{}, "With the 50 bytes of vxlan that exceeds the 1500", "Set mtu to 1450 or less"],
+    [{ tunnel: "wireguard" }, "With the 60 bytes of wireguard that exceeds the 1500", "Set mtu to 1440 or less"],
+  ])("an MTU above the underlay's, before the hub is changed: %j", async (inputs, what, fix) => {
+    const message = await fresh.network("training", { ...inputs, mtu: 1460 }).then(() => "made", String);
+    expect(message).toContain("MTU_TOO_LARGE: Network training would have an MTU of 1460.");
+    expect(message).toContain(what);
+    expect(message).toContain(fix);
+    expect(fresh.fleet.takeWrites()).toEqual([]);
+  });
+
   test("two runners of a network on one host", async () => {
     await fresh.network();
     await fresh.preview("RunnerSubnet", "r1", runner("192.0.2.11"));
