@@ -1,8 +1,8 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Runners that send to each other directly, encrypted. The hub carries what has no direct route: packets between runners while a route is
-// being made, to the hub itself, and to and from static addresses.
+// Runners that send to each other directly, encrypted. The hub carries what has no direct route: packets between runners until data has
+// passed between the two, to the hub itself, and to and from static addresses.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };

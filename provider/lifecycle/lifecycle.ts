@@ -116,14 +116,16 @@ export class Lifecycle {
     const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
     const drift = linesOf(olds.drift);
     this.#showDrift(olds, drift);
-    if (hasNewCredentials(this.def, olds, news))
-      this.deps.note(`${shortName(String(olds.owner))}: credentials change, no host is touched.`);
     const hasUnknown = unknownPaths(news).length > 0;
     // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
     if (typeof lease === "object" && !hasUnknown) await this.#refuseUndeclared(lease, news);
     if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
     const hasNewInputs = changedInputs(this.def, olds, news).length > 0;
-    const isBehind = typeof lease === "object" && !hasNewInputs && (await this.#isBehind(lease, { ...olds, ...news }));
+    const onlyCredentials = hasNewCredentials(this.def, olds, news);
+    const isCompared = typeof lease === "object" && (!hasNewInputs || onlyCredentials);
+    const isBehind = isCompared && (await this.#isBehind(lease, { ...olds, ...news }));
+    if (onlyCredentials)
+      this.deps.note(`${shortName(String(olds.owner))}: credentials change${isBehind ? "" : ", no host is touched"}.`);
     return {
       hasNewInputs,
       changes:
@@ -332,7 +334,7 @@ export class Lifecycle {
     const declares = this.#declares;
     if (!declares || buildRequest(this.def, news).pool !== lease.pool) return;
     const pool = await this.deps.pool();
-    await refuseUndeclaredPool(pool, lease, declares);
+    if (this.#dryRun) await refuseUndeclaredPool(pool, lease, declares);
     if (this.#besideChecked.has(lease.pool) || !mayHaveUndeclaredBeside(lease, declares)) return;
     this.#besideChecked.add(lease.pool);
     await warnOfUndeclaredBeside(pool, lease, declares, this.deps);

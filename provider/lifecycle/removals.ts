@@ -6,6 +6,7 @@ import { isCommitted, type Lease } from "../ipam/types";
 import { isForgotten, isSameStack, shortName } from "../owner";
 import { describePool, RUNNERS, SPACES } from "../pool-names";
 import type { Caller, Dependencies } from "./dependencies";
+import { readWays } from "./mesh-peers";
 
 /**
  * Deletes that would fail. Pulumi asks no provider about deletes in preview, so the check is part of the diff of a resource that stays: it finds
@@ -14,24 +15,34 @@ import type { Caller, Dependencies } from "./dependencies";
 
 type Declares = NonNullable<Caller["declares"]>;
 
-/** `POOL_IN_USE` if the resource of this lease stays in the pool of a resource that this up deletes. */
+/**
+ * `POOL_IN_USE` if the resource of this lease stays in the pool of a resource that this up deletes. Pulumi does not say whether it does: one with
+ * `retainOnDelete`, one that is no target, or one that is no longer in the state is not deleted. So an up without a preview is not refused.
+ */
 export async function refuseUndeclaredPool(pool: RunPlan, lease: Lease, declares: Declares): Promise<void> {
   const opener = await pool.ipam.find({ name: lease.pool });
   if (opener && isRemoved(pool, opener, lease, declares)) throw undeclaredError(lease, opener);
 }
 
 /**
- * Warns if others, such as `overlayctl`, have leases on a resource beside this one that this up may delete. It is no refusal: the program may declare
- * it later, with `retainOnDelete`, or not be a target.
+ * Warns if others, such as `overlayctl`, have leases on a resource beside this one that this up may delete, and names the hosts of a mesh that it
+ * leaves. It is no refusal: the program may declare it later, with `retainOnDelete`, or it is no target.
  */
 export async function warnOfUndeclaredBeside(
   pool: RunPlan,
   lease: Lease,
   declares: Declares,
-  { unreachableOnDelete, warn }: Pick<Dependencies, "unreachableOnDelete" | "warn">,
+  { unreachableOnDelete, warn, note }: Pick<Dependencies, "unreachableOnDelete" | "warn" | "note">,
 ): Promise<void> {
   const beside = await pool.ipam.leases(lease.pool);
-  for (const removed of beside.filter((each) => isRemoved(pool, each, lease, declares))) {
+  const allRemoved = beside.filter((each) => isRemoved(pool, each, lease, declares));
+  const meshed = beside.filter((each) => isCommitted(each) && readWays(each));
+  const staying = meshed.filter((each) => !allRemoved.includes(each)).map(({ owner }) => shortName(owner));
+  for (const { owner } of meshed.filter((each) => allRemoved.includes(each)))
+    note(
+      `${shortName(owner)} leaves the mesh, if this up deletes it. These hosts lose it as a peer: ${staying.join(", ")}.`,
+    );
+  for (const removed of allRemoved) {
     const stays = (held: Lease): boolean =>
       isCommitted(held) &&
       !isSameStack(held.owner, lease.owner) &&
@@ -50,11 +61,14 @@ export const mayHaveUndeclaredBeside = (lease: Lease, declares: Declares): boole
 const isRemoved = (pool: RunPlan, other: Lease, lease: Lease, declares: Declares): boolean =>
   isCommitted(other) && isSameStack(other.owner, lease.owner) && !declares(other.owner) && !pool.isInRun(other);
 
+const NOT_DELETED =
+  "If the up does not delete it (retainOnDelete, --target), run `pulumi up --skip-preview`: only preview refuses.";
+
 const undeclaredError = ({ owner, pool }: Lease, opener: Lease): OverlayError =>
   new OverlayError(
     "POOL_IN_USE",
     `${shortName(owner)} is in ${describePool(pool)}, but the program no longer declares ${shortName(opener.owner)}, whose delete would fail.`,
     pool.startsWith(RUNNERS)
-      ? `A reservation on any runner moves with \`pulumi up --replace URN\`, once that runner is declared again with \`cordon: true\` (docs/draining.md). Else remove ${shortName(owner)} from the program, too.`
-      : `Remove ${shortName(owner)} from the program, too, or declare ${shortName(opener.owner)} again.`,
+      ? `A reservation on any runner moves with \`pulumi up --replace URN\`, once that runner is declared again with \`cordon: true\` (docs/draining.md). Else remove ${shortName(owner)} from the program, too. ${NOT_DELETED}`
+      : `Remove ${shortName(owner)} from the program, too, or declare ${shortName(opener.owner)} again. ${NOT_DELETED}`,
   );

@@ -12,6 +12,7 @@ import {
   makeRunner,
   netInputs,
   networks,
+  newRun,
   owner,
   pool,
   runnerInputs,
@@ -198,6 +199,40 @@ test("preview of a runner that joins names the hosts that get it as a peer", asy
   deps.note = (text) => notes.push(text);
   await checked(runners, "b", runnerInputs(network, "b", HOSTS.b), undefined, true);
   expect(notes).toEqual(["X b joins the mesh of 1 runners, whose hosts get it as a peer: a."]);
+});
+
+test("preview of a runner that leaves names the hosts that lose it as a peer", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  await makeRunner(network, "b", HOSTS.b);
+  await makeRunner(network, "c", HOSTS.c);
+  const notes: string[] = [];
+  deps.note = (text) => notes.push(text);
+  newRun();
+  const declares = (declared: string): boolean => declared !== owner("b");
+  const caller = { owner: owner("a"), dryRun: true, program: "main", declares };
+  const { inputs } = await runners.check(caller, a, runnerInputs(network, "a", HOSTS.a));
+  await runners.diff(a, inputs);
+  expect(notes).toEqual(["X b leaves the mesh, if this up deletes it. These hosts lose it as a peer: X a, X c."]);
+});
+
+test("new credentials touch no host, unless the host lacks a peer", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  const a = await makeRunner(network, "a", HOSTS.a);
+  const login = { connection: { host: HOSTS.a, user: "ops" } };
+  const news = await checked(runners, "a", { ...runnerInputs(network, "a", HOSTS.a), ...login }, a);
+  const notesOf = async (): Promise<string[]> => {
+    const notes: string[] = [];
+    deps.note = (text) => notes.push(text);
+    await runners.diff(a, news);
+    return notes;
+  };
+  expect(await notesOf()).toEqual(["X a: credentials change, no host is touched."]);
+  fleet.down.add(HOSTS.a);
+  await makeRunner(network, "b", HOSTS.b);
+  expect(await notesOf()).toEqual(["X a: its host has no direct route to b.", "X a: credentials change."]);
 });
 
 test.each([

@@ -26,6 +26,10 @@ export const setUp = (): void =>
     runners = new Lifecycle(resourceOf("RunnerSubnet"), deps);
   });
 
+export const newRun = (): void => {
+  pool = new RunOnStore(pool.ipam);
+};
+
 const hubConnection = { host: "192.0.2.1" };
 export const netInputs = (more: Values = {}): Values => ({ networkName: "training", hubConnection, ...more });
 
