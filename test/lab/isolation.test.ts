@@ -6,7 +6,8 @@ import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { keyPath } from "../../provider/network/model/record";
 import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../provider/network/plan/hub";
-import type { TunnelName } from "../../provider/network/plan/tunnels";
+import type { Topology, TunnelName } from "../../provider/network/plan/tunnels";
+import type { MeshPeer } from "../../provider/network/plan/tunnels/tunnel";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
 import { tries } from "./pings";
@@ -71,6 +72,20 @@ async function runner(of: Network, name: string, id: number, outer: Family = 4):
   const [hub, here] = [await underlayOf(of, hubOf(of), outer), await underlayOf(of, name, outer)];
   await apply(hubOf(of), uid, of, planTunnel(of, id, hub, here));
   await apply(name, uid, of, planRunner(of, id, tunnel, hub, here));
+}
+
+/** Each of these runners sends to the others directly. */
+async function joinMesh(of: Network, runners: Record<string, number>, outer: Family): Promise<void> {
+  const ends = await Promise.all(
+    Object.entries(runners).map(async ([name, id]) => ({ name, id, end: await underlayOf(of, name, outer) })),
+  );
+  const hub = await underlayOf(of, hubOf(of), outer);
+  for (const { name, id, end } of ends) {
+    const peers = ends
+      .filter((other) => other.id !== id)
+      .map((other): MeshPeer => ({ id: other.id, ...other.end, port: of.wireguardPort, isRouted: true }));
+    await apply(name, uidOf(of, name), of, planRunner(of, id, `${of.devicePrefix}${id}`, hub, end, peers));
+  }
 }
 
 async function overlay(of: Network, runners: Record<string, number>, outer: Family = 4): Promise<void> {
@@ -152,6 +167,23 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await lab?.down();
+});
+
+// First: after nine redirects that are dropped, the kernel sends no more for a while.
+test("workloads learn no way to the hub past their runner from it", async () => {
+  const learn = async (): Promise<string> => {
+    await sh("r1", tries(`ip netns exec job ping -c 3 -i 0.2 -W 1 ${JOB("r2", 4)}`));
+    return (await sh("r1", `ip -n job route get ${JOB("r2", 4)}`)).split(" ")[2]!;
+  };
+  const forget = () => sh("r1", "ip -n job route flush cache");
+  await forget();
+  expect(await learn()).toBe("10.128.64.1");
+  await sh("r1", "iptables -t raw -F OVERLAY-OUT");
+  expect(await learn(), "without our rule").toBe("10.128.64.254");
+  await overlay(network(), { r1: 1 });
+  expect(await learn(), "cached").toBe("10.128.64.254");
+  await forget();
+  expect(await learn()).toBe("10.128.64.1");
 });
 
 describe.each(FAMILIES)("IPv%s", (family) => {
@@ -246,18 +278,33 @@ describe.each(FAMILIES)("IPv%s", (family) => {
 });
 
 /**
- * The tunnels that hostile processes imitate. A new one is a line here: what stands before an Ethernet frame, in Python, its UDP port, and those
- * that another network on a shared host may have. Only one WireGuard device can have a port.
+ * What hostile processes imitate: each tunnel, and the direct ways of a mesh. A new tunnel has no tests until it has a line here. `header` is
+ * what stands before an Ethernet frame, in Python; `port` is that of our tunnel, `others` those that another network on a shared host may have:
+ * only one WireGuard device can have a port.
  */
-const HOSTILE: { tunnel: TunnelName; header: string; main: number; others: number[] }[] = [
-  { tunnel: "wireguard", header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', main: 51820, others: [51821] },
-  { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', main: 4789, others: [4790, 4789] },
-];
+interface Hostile {
+  tunnel: TunnelName;
+  isMesh?: true;
+  header: string;
+  port: number;
+  others: number[];
+}
+const HOSTILE: Record<TunnelName | Exclude<Topology, "hub">, Hostile> = {
+  wireguard: { tunnel: "wireguard", header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', port: 51820, others: [51821] },
+  mesh: {
+    ...{ tunnel: "wireguard", isMesh: true },
+    ...{ header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', port: 51822, others: [] },
+  },
+  vxlan: { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', port: 4789, others: [4790, 4789] },
+};
 
-/** Sends three pings in a tunnel from an ordinary UDP socket: arguments are host, port, VNI, then MAC, source and target of the inner packet. */
+/**
+ * Sends three pings in a tunnel from an ordinary UDP socket. Arguments: host, port, VNI, then MAC, source and target of the inner packet, and
+ * the address that the socket is bound to, if any.
+ */
 const sendInTunnel = (header: string): string => `
 import socket, struct, sys, time
-to, port, vni, mac, source, target = sys.argv[1:]
+to, port, vni, mac, source, target, *own = sys.argv[1:]
 six = ":" in target
 pack = lambda ip: socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
 def checksum(data):
@@ -273,11 +320,30 @@ def ping(i):
     ip = lambda sum: struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(head(0)), i, 0, 64, 1, sum) + pack(source) + pack(target)
     return b"\\x08\\x00" + ip(checksum(ip(0))) + head(checksum(head(0)))
 sock = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
+if own: sock.bind((own[0], 0))
 for i in range(3):
+    # Other errors than a drop of the own host fail the test: nothing would be sent.
     try: sock.sendto(${header} + bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("020000000077") + ping(i), (to, int(port)))
     except PermissionError: pass
     time.sleep(0.1)
 `;
+
+/**
+ * How many datagrams of this sender reach a host: without a key, WireGuard drops what its port gets. The length tells them from WireGuard's own,
+ * which are padded.
+ */
+async function datagrams(to: string, outer: Family, family: Family, port: number, send: () => Promise<unknown>) {
+  const tool = outer === 4 ? "iptables" : "ip6tables";
+  const length = (outer === 4 ? 28 : 48) + 16 + 14 + (family === 4 ? 36 : 56);
+  const rule = `-t raw %s PREROUTING -p udp --dport ${port} -m length --length ${length} -m comment --comment sent`;
+  await sh(to, `${tool} ${rule.replace("%s", "-I")}`);
+  try {
+    await send();
+    return Number(await sh(to, `${tool}-save -c -t raw | sed -n 's/^.\\([0-9]*\\):.*--comment sent.*/\\1/p'`));
+  } finally {
+    await sh(to, `${tool} ${rule.replace("%s", "-D")}`);
+  }
+}
 
 /** A third network on r1 and r2, with r3 as its hub, and a workload `third` on each runner. */
 const third = (port: number, tunnel: TunnelName) =>
@@ -297,6 +363,15 @@ const THIRD: Record<string, Record<Family, string>> = {
   r1: { 4: "10.32.64.9", 6: "fd00:32:0:1::9" },
   r2: { 4: "10.32.128.9", 6: "fd00:32:0:2::9" },
 };
+
+interface Attack {
+  /** Of the workload. */
+  target: string;
+  inside?: string;
+  outer?: Family;
+  family: Family;
+  port?: number;
+}
 
 describe("hostile processes on a peer's machine", () => {
   const insideMac = async (host: string, inside: string): Promise<string> =>
@@ -331,52 +406,82 @@ describe("hostile processes on a peer's machine", () => {
       );
   });
 
-  describe.each(HOSTILE)("$tunnel", ({ tunnel, header, main, others }) => {
+  describe.each(Object.entries(HOSTILE))("%s", (_, { tunnel, isMesh, header, port: main, others }) => {
     const first = () => network({ tunnel });
     const python = (...words: (string | number)[]): string =>
-      `/usr/bin/python3 -c '${sendInTunnel(header)}' ${words.join(" ")} || :`;
+      `/usr/bin/python3 -c '${sendInTunnel(header)}' ${words.join(" ")}`;
     const at = underlayAddress;
     const macOf = (host: string, vxlanDevice: string) =>
       tunnel === "vxlan" ? mac(host, vxlanDevice) : "02:00:00:00:00:01";
 
+    /** What reaches a workload with our rules; and, so that 0 says something, what would: without drops, or at the port of WireGuard. */
+    const attack = async (
+      { target, inside = "job", outer = 4, family, port = main }: Attack,
+      from: string,
+      hosts: string[],
+      script: string,
+    ): Promise<{ received: number; control: number }> => {
+      const run = () => arrivals(target, family, from, script, inside);
+      if (tunnel === "vxlan") return { received: await run(), control: await withoutDrops(hosts, run) };
+      let received = 0;
+      const control = await datagrams(hosts[0]!, outer, family, port, async () => (received = await run()));
+      return { received, control };
+    };
+    const DROPPED = { received: 0, control: 3 };
+
     beforeAll(async () => {
       await removeTunnels(first());
-      await removeTunnels(third(others[0]!, tunnel));
+      if (others[0]) await removeTunnels(third(others[0], tunnel));
       // Workloads may still have the MAC of another tunnel's hub.
       for (const runner of ["r1", "r2"]) await sh(runner, "ip -n job neigh flush all");
     });
+    afterAll(async () => {
+      if (isMesh) await overlay(first(), { r1: 1, r2: 2 });
+    });
 
     describe.each(FAMILIES)("over IPv%i", (outer) => {
-      beforeAll(() => overlay(first(), { r1: 1, r2: 2 }, outer));
+      beforeAll(async () => {
+        await overlay(first(), { r1: 1, r2: 2 }, outer);
+        if (isMesh) await joinMesh(first(), { r1: 1, r2: 2 }, outer);
+      });
 
       test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
         const forged = (name: string) => JOB(name, family).replace(/9$/, "77");
-        const throughHub = async () => [101, await macOf("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
-        const toR1 = async () => [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
+        const toR2 = [101, await macOf("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
+        const toR1 = [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
         const box = (...words: (string | number)[]) => `ip netns exec box ${python(...words)}`;
         const user = (...words: (string | number)[]) => `setpriv --reuid=65534 --clear-groups ${python(...words)}`;
+        // To a runner of a mesh directly, else through the hub.
+        const by = isMesh ? "r2" : "hub";
+        const [r1, r2] = [
+          { target: "r1", outer, family },
+          { target: "r2", outer, family },
+        ];
         const results = {
-          "container of a runner": await arrivals(
-            "r2",
-            family,
-            "r1",
-            box(at("hub", outer), main, ...(await throughHub())),
-          ),
-          "container of the hub": await arrivals("r1", family, "hub", box(at("r1", outer), main, ...(await toR1()))),
-          "user of a runner": await arrivals("r2", family, "r1", user(at("hub", outer), main, ...(await throughHub()))),
-          "user of the hub": await arrivals("r1", family, "hub", user(at("r1", outer), main, ...(await toR1()))),
+          "container of a runner": await attack(r2, "r1", [by, "r1"], box(at(by, outer), main, ...toR2)),
+          "container of the hub": await attack(r1, "hub", ["r1", "hub"], box(at("r1", outer), main, ...toR1)),
+          "user of a runner": await attack(r2, "r1", [by, "r1"], user(at(by, outer), main, ...toR2)),
+          "user of the hub": await attack(r1, "hub", ["r1", "hub"], user(at("r1", outer), main, ...toR1)),
         };
-        expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, 0])));
+        expect(results).toEqual(Object.fromEntries(Object.keys(results).map((name) => [name, DROPPED])));
         await sh("r1", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r2", family)}`);
-        console.log(
-          await sh(
-            "hub",
-            "ip route get 10.128.64.9; ip route; ip -br addr; ip rule; wg show all allowed-ips; wg show all latest-handshakes; sysctl -a 2>/dev/null | grep -E 'rp_filter' ; iptables-save -c | grep -vE '^.0:0. -'; iptables-save -c -t raw| grep DROP; ping -c1 -W1 10.128.64.9 || :",
-          ),
-        );
         await sh("hub", `setpriv --reuid=65534 --clear-groups ping -c 1 -W 2 ${JOB("r1", family)}`);
         await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${JOB("r2", family)}`));
       });
+
+      test.runIf(tunnel === "wireguard").each(FAMILIES)(
+        "root of a runner, with its key, sends from no subnet of another runner, IPv%i",
+        async (family) => {
+          const send = (source: string) => `ip addr add ${source}/${width(family)} dev lo ${family === 6 ? "nodad" : ""}
+            ${ping(JOB("r2", family), `-I ${source}`)}; ip addr del ${source}/${width(family)} dev lo`;
+          const [own, other] = [
+            JOB("r1", family).replace(/9$/, "77"),
+            family === 4 ? "10.128.192.77" : "fd00:128:0:3::77",
+          ];
+          const received = (source: string) => withoutDrops(["r1"], () => arrivals("r2", family, "r1", send(source)));
+          expect([await received(other), await received(own)]).toEqual([0, 3]);
+        },
+      );
     });
 
     describe.each(others)("a workload of another network on a shared host, port %i", (port) => {
@@ -387,39 +492,40 @@ describe("hostile processes on a peer's machine", () => {
 
       test.each(FAMILIES)("reaches no workload, IPv%i", async (family) => {
         const [source, target] = [THIRD.r1![family].replace(/9$/, "77"), THIRD.r2![family]];
-        const plain = `ip netns exec job ${python(at("r3", 4), port, 601, await macOf("r3", "vxth1"), source, target)}`;
-        const inner = THIRD.r1![family];
-        const forged = `echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter; echo 0 >/proc/sys/net/ipv4/conf/kohaku-overlay/rp_filter
-        ip netns exec job sh -ec '
-        ip addr add ${at("r3", 4)}/32 dev lo
-        ip link add evil type vxlan id 601 remote 10.128.64.1 local ${at("r3", 4)} dstport ${port}
-        ip addr add ${source}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}; ip link set evil up
-        ip route add ${inner}/${width(family)} dev evil; ip neigh add ${inner} lladdr ${await insideMac("r1", "third")} dev evil
-        ${ping(inner, "-I evil")}; ip link del evil; ip addr del ${at("r3", 4)}/32 dev lo'`;
-        expect({
-          plain: await arrivals("r2", family, "r1", plain, "third"),
-          forged: await arrivals("r1", family, "r1", forged, "third"),
-        }).toEqual({ plain: 0, forged: 0 });
-        await sh("r1", tries(`ip netns exec third ping -c 1 -W 1 ${THIRD.r2![family]}`));
+        const script = `ip netns exec job ${python(at("r3", 4), port, 601, await macOf("r3", "vxth1"), source, target)}`;
+        expect(await attack({ target: "r2", inside: "third", family, port }, "r1", ["r3", "r1"], script)).toEqual(
+          DROPPED,
+        );
+        await sh("r1", tries(`ip netns exec third ping -c 1 -W 1 ${target}`));
+      });
+
+      // Strict filtering drops a forged source before our rules do.
+      describe.each([
+        [0, 3],
+        [1, 0],
+        [2, 3],
+      ])("with rp_filter %i", (filter, control) => {
+        const keys = ["all", "kohaku-overlay"].map((name) => `/proc/sys/net/ipv4/conf/${name}/rp_filter`);
+        let former = "";
+        beforeAll(async () => {
+          former = await sh("r1", `cat ${keys.join(" ")}`);
+          await sh("r1", `echo ${filter} | tee ${keys.join(" ")}`);
+        });
+        afterAll(async () => {
+          for (const [i, key] of keys.entries()) await sh("r1", `echo ${former.split("\n")[i]} >${key}`);
+        });
+
+        test.each(FAMILIES)("reaches none with the hub's address, IPv%i", async (family) => {
+          const [hub, inner] = [at("r3", 4), THIRD.r1![family]];
+          const words = [601, await insideMac("r1", "third"), inner.replace(/9$/, "77"), inner, hub];
+          const script = `ip -n job addr add ${hub}/32 dev lo
+            ip netns exec job ${python("10.128.64.1", port, ...words)}; ip -n job addr del ${hub}/32 dev lo`;
+          const found = await attack({ target: "r1", inside: "third", family, port }, "r1", ["r1"], script);
+          expect(found).toEqual({ received: 0, control: tunnel === "vxlan" ? control : 3 });
+        });
       });
     });
   });
-});
-
-test("workloads learn no way to the hub past their runner from it", async () => {
-  const learn = async (): Promise<string> => {
-    await sh("r1", tries(`ip netns exec job ping -c 3 -i 0.2 -W 1 ${JOB("r2", 4)}`));
-    return (await sh("r1", `ip -n job route get ${JOB("r2", 4)}`)).split(" ")[2]!;
-  };
-  const forget = () => sh("r1", "ip -n job route flush cache");
-  await forget();
-  expect(await learn()).toBe("10.128.64.1");
-  await sh("r1", "iptables -t raw -F OVERLAY-OUT");
-  expect(await learn(), "without our rule").toBe("10.128.64.254");
-  await overlay(network(), { r1: 1 });
-  expect(await learn(), "cached").toBe("10.128.64.254");
-  await forget();
-  expect(await learn()).toBe("10.128.64.1");
 });
 
 /** Addresses at which a workload of r1 reaches an sshd: gateway, hub by both overlay addresses, and the underlay's. */
