@@ -1,7 +1,9 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { isStackOwner } from "../owner";
 import { StoreAdmin } from "./admin";
 import { withdraw } from "./decide/access";
 import { change, close, release, touch } from "./decide/change";
+import { REMEMBERED } from "./decide/choose";
 import { PAGE } from "./decide/free-space";
 import { claim, offer } from "./decide/grant";
 import { importLeases } from "./decide/import";
@@ -192,6 +194,9 @@ function queriesOf(request: Request): Query[] {
     { of: "due", pool, limit: DUE },
     { of: "offersIn", pool },
     ...owners.map((each): Query => ({ of: "owner", pool, owner: each })),
+    ...(values ? [] : owners.filter(isStackOwner)).map(
+      (each): Query => ({ of: "ended", pool, owner: each, limit: REMEMBERED }),
+    ),
     { of: "offersOf", owner },
     ...(values ?? []).map(({ first, last }): Query => ({ of: "values", pool, first, last })),
     ...(values?.map(({ last }) => last) ?? [0n]).map(

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { forgetPast, PAST } from "./decide/lease";
 import type { State, Terms } from "./decide/state";
 import { epochOf, findSeen, mustBeOpen } from "./identity";
 import { Queue } from "./queue";
@@ -45,6 +46,9 @@ export interface IpamSettings {
 /** Transactions at once that read. */
 const READS = 3;
 
+/** After one request in so many, rows that are no longer kept are deleted: more of them than requests make. */
+const FORGET_EVERY = 50;
+
 /** What all sessions on one engine share. */
 class Core implements Guard {
   readonly writes: Queue;
@@ -53,6 +57,7 @@ class Core implements Guard {
   #seen: StoreIdentity | undefined;
   /** The newest epoch in which the store was found to have it; in the same epoch it still has. */
   #epoch: string | undefined;
+  #forgetting: Promise<void> | undefined;
 
   constructor(
     readonly engine: Engine,
@@ -71,7 +76,26 @@ class Core implements Guard {
     );
     const { events = [] } = decided.commit ?? {};
     if (events.length > 0) observer?.committed?.(events);
+    if (Math.random() < works.length / FORGET_EVERY) this.#forgetPast();
     return decided;
+  }
+
+  /** In a transaction of its own: no request waits for it, or fails with it. */
+  #forgetPast(): void {
+    const queries: Query[] = [{ of: "past", limit: PAST }];
+    const terms = { offerTtl: 0, quarantine: 0, seed: "" };
+    const work: Work = { locks: [], queries, terms, size: 1, decide: forgetPast };
+    const guard = { newCheck: () => ({ ...this.newCheck(), onCommit: () => {} }) };
+    this.#forgetting ??= transact(this.engine, [work], guard)
+      .catch(() => {})
+      .then(() => {
+        this.#forgetting = undefined;
+      });
+  }
+
+  async idle(): Promise<void> {
+    await Promise.all([this.reads.idle(), this.writes.idle()]);
+    await this.#forgetting;
   }
 
   newCheck(): Check {
@@ -179,7 +203,7 @@ export class Session {
   /** Only the first session closes the engine. */
   async end(): Promise<void> {
     if (this.isSecond) return;
-    await Promise.all([this.#core.reads.idle(), this.#core.writes.idle()]);
+    await this.#core.idle();
     await this.engine.close();
   }
 

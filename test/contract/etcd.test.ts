@@ -2,6 +2,7 @@ import { cpSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, vi } from "vitest";
 import { contract } from "./contract";
+import { retentionContract } from "./retention";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import { crashContract, processContract, restoreContract } from "./servers/shared";
 import { urlEngine } from "./url-engine";
@@ -18,6 +19,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 
   const newUrl = () => `etcd://${cluster.hosts}/p${prefixes++}`;
   contract(urlEngine("etcd", newUrl));
+  retentionContract(urlEngine("etcd", newUrl));
   processContract(newUrl);
 
   describe("the leader", () => {

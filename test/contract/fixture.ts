@@ -67,6 +67,7 @@ export interface Fixture {
   another(settings?: { actor?: string }): Pool;
   /** Seconds. */
   pass(seconds: number): void;
+  clock(): number;
 }
 
 export const START = Date.UTC(2030, 0, 1);
@@ -75,9 +76,10 @@ export async function createFixture(engine: Engine, settings: Partial<Terms> = {
   let now = START;
   const url = engine.newUrl();
   const terms: Terms = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings };
-  const [pool, second] = [await engine.open(url, terms, () => now), await engine.open(url, terms, () => now)];
+  const clock = () => now;
+  const [pool, second] = [await engine.open(url, terms, clock), await engine.open(url, terms, clock)];
   return {
-    pool,
+    ...{ pool, clock },
     another: ({ actor = "other" } = {}) => second.session({ actor }),
     pass: (seconds) => {
       now += seconds * 1000;

@@ -10,6 +10,7 @@ import { TABLES } from "../../provider/ipam/store/schema";
 import type { Engine } from "../../provider/ipam/store/store";
 import { contract } from "./contract";
 import { by, createPool, openPool, ranges } from "./fixture";
+import { retentionContract } from "./retention";
 import { type Authority, newAuthority } from "./servers/certificates";
 import { FaultyProxy } from "./servers/faulty-proxy";
 import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
@@ -41,6 +42,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   };
 
   contract(urlEngine("postgres", newUrl));
+  retentionContract(urlEngine("postgres", newUrl));
   processContract(newUrl);
 
   describe("a dump whose rows are written into the tables", () => {

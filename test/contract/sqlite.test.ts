@@ -8,6 +8,7 @@ import { afterAll, describe, expect, test, vi } from "vitest";
 import { loadSqlite } from "../../provider/ipam/store/sqlite-file";
 import { contract } from "./contract";
 import { by, createPool, ranges } from "./fixture";
+import { retentionContract } from "./retention";
 import { newProcesses, processContract, restoreContract } from "./servers/shared";
 import { urlEngine } from "./url-engine";
 
@@ -21,6 +22,7 @@ describe("sqlite", () => {
   const open = newProcesses();
 
   contract(urlEngine("sqlite", newUrl));
+  retentionContract(urlEngine("sqlite", newUrl));
   processContract(newUrl);
 
   const sql = async (file: string, text: string): Promise<void> => {

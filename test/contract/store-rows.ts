@@ -2,8 +2,8 @@ import { openEngine } from "../../provider/ipam";
 import { snapshot } from "../../provider/ipam/transfer";
 
 /** All rows of a store as text, sorted, and before them its head without what a move changes. */
-export async function rowsAt(url: string): Promise<string[]> {
-  const engine = await openEngine(url);
+export async function rowsAt(url: string, settings: { clock?: () => number } = {}): Promise<string[]> {
+  const engine = await openEngine(url, settings);
   const [heads, rows]: string[][] = [[], []];
   try {
     for await (const found of snapshot(engine)) {

@@ -81,7 +81,7 @@ export function mustBeTouchable(state: State, holder: Holder): void {
   if (access && !access.mayTouch(toPublic(holder, state.now))) throw strangersError(state, holder);
 }
 
-/** Leases of the owner, also ended ones. It has one user: a request is refused while another user has a lease or an offer of that owner. */
+/** Leases of the owner that have not ended or rest. It has one user: a request is refused while another user has a lease or an offer of that owner. */
 export function leasesOfRequester(state: State, pool: string, owner: string): LeaseRow[] {
   const leases = state.leasesOf(pool, owner);
   if (!state.terms.access) return leases;

@@ -32,6 +32,7 @@ import {
   valueAtIndex,
   zonesOf,
 } from "../ranges";
+import { KEPT_MS } from "../store/store";
 import type { PoolSpec, Request, ValueRange } from "../types";
 import { givesWay, isOwnHolder, isPromisedInRun, mayChange, programOf, show } from "./access";
 import { endLease } from "./lease";
@@ -226,6 +227,9 @@ function chooseShared(ask: Ask): Choice | undefined {
 
 // What the owner had
 
+/** Ended leases of a resource whose values are tried again. */
+export const REMEMBERED = 8;
+
 /**
  * What the owner holds under its former name; what it held last, which is remembered for resources of stacks and else while it rests; what other
  * programs of its stack were offered.
@@ -233,12 +237,15 @@ function chooseShared(ask: Ask): Choice | undefined {
 function chooseHeldBefore(ask: Ask): Choice | undefined {
   const { state, pool, request } = ask;
   const { owner, formerOwner, declared = [], onPortConflict, ports = [] } = request;
-  const leases = [owner, ...(formerOwner === undefined ? [] : [formerOwner])]
-    .flatMap((each) => state.leasesOf(request.pool, each))
-    .filter((lease) => isOwnHolder(state, request, lease));
+  const owners = [owner, ...(formerOwner === undefined ? [] : [formerOwner])];
+  const isOwn = (lease: LeaseRow) => isOwnHolder(state, request, lease);
+  const leases = owners.flatMap((each) => state.leasesOf(request.pool, each)).filter(isOwn);
   const former = leases.filter((lease) => lease.owner === formerOwner && isLive(lease, state.now));
-  const isRemembered = ({ owner, freeAt = 0 }: LeaseRow) => isStackOwner(owner) || freeAt > state.now;
-  const ended = leases.filter((lease) => lease.endedAt !== undefined && isRemembered(lease));
+  const remembered = owners
+    .filter(isStackOwner)
+    .flatMap((each) => state.endedOf(request.pool, each, REMEMBERED))
+    .filter((lease) => isOwn(lease) && lease.endedAt! + KEPT_MS >= state.now);
+  const ended = [...leases.filter(({ endedAt }) => endedAt !== undefined), ...remembered];
   const offered = state.offersOf(owner).filter((offer) => !offer.byValue && offer.expiresAt >= state.now);
   const candidates = [
     ...former,

@@ -4,7 +4,16 @@ import type { Event, PoolSpec, ValueRange } from "../types";
 import { mustBeHoldable } from "./access";
 import { addFree, takeFree, zonesIn } from "./free-space";
 import { freeResting, mustBeUnused, setResting } from "./pools";
-import { type EndReason, type LeaseRow, newPoolRow, omitUndefined, type PoolRow, sharingKeyOf, toLease } from "./rows";
+import {
+  type EndReason,
+  type LeaseRow,
+  newPoolRow,
+  offerKey,
+  omitUndefined,
+  type PoolRow,
+  sharingKeyOf,
+  toLease,
+} from "./rows";
 import type { State } from "./state";
 
 /** The life of a lease: it is put, and it ends. Both keep free space, counters, quarantine and history in step. */
@@ -121,6 +130,19 @@ export function expireOverdue(state: State, pool: string, most = DUE): boolean {
     else endLease(state, lease, "expired", { at: lease.expiresAt! });
   }
   return due.length > 0;
+}
+
+/** Leases, and offers, that are deleted at once. */
+export const PAST = 100;
+
+/** Deletes leases that ended, and offers that expired, more than thirty days ago, and the rows of their pools that are only locks. */
+export function forgetPast(state: State): void {
+  const { leases, offers } = state.past(PAST);
+  const pools = new Set([...leases, ...offers].map(({ pool }) => pool));
+  state.lock([...pools]);
+  for (const { uid } of leases) state.leases.delete(uid);
+  for (const offer of offers) state.offers.delete(offerKey(offer));
+  for (const name of pools) if (!state.pool(name)?.spec) state.pools.delete(name);
 }
 
 /** Ends an unused pool. Its ended leases and its offers stay as long as those of other pools. */

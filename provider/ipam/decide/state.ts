@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { mergeRanges, overlapsAny, overlapWith, subtract, total } from "../ranges";
-import type { Changes, DocumentRow, Query, Rows } from "../store/store";
+import { type Changes, type DocumentRow, KEPT_MS, type Query, type Rows } from "../store/store";
 import type { Event, Port, ValueRange } from "../types";
 import type { Access } from "./access";
 import { FreeSpace } from "./free-space";
@@ -18,11 +18,12 @@ import { Journal, Table } from "./table";
 
 const POOL_INDEXES = { all: (_: PoolRow) => "" };
 const LEASE_INDEXES = {
-  pool: (lease: LeaseRow) => (lease.endedAt === undefined || lease.resting ? lease.pool : undefined),
-  owner: ({ pool, owner }: LeaseRow) => `${pool}\n${owner}`,
+  pool: (lease: LeaseRow) => (takesValues(lease) ? lease.pool : undefined),
+  owner: (lease: LeaseRow) => (takesValues(lease) ? keyIn(lease.pool, lease.owner) : undefined),
+  ended: ({ endedAt, pool, owner }: LeaseRow) => (endedAt === undefined ? undefined : keyIn(pool, owner)),
   name: ({ endedAt, names }: LeaseRow) => (endedAt === undefined ? names : undefined),
   key: (lease: LeaseRow) => (lease.endedAt === undefined ? keyIn(lease.pool, sharingKeyOf(lease)) : undefined),
-  past: ({ endedAt }: LeaseRow) => (endedAt === undefined ? undefined : ""),
+  past: (lease: LeaseRow) => (takesValues(lease) ? undefined : ""),
 };
 const OFFER_INDEXES = {
   pool: ({ pool }: OfferRow) => pool,
@@ -100,12 +101,17 @@ export class State {
   // Pools
 
   pool(name: string): PoolRow | undefined {
-    if (this.locked !== "all" && !this.locked.has(name)) {
-      this.#names.add(name);
-      throw new Missing();
-    }
+    this.lock([name]);
     this.need({ of: "pool", name });
     return this.pools.get(name);
+  }
+
+  /** Ends the decision unless these pools are locked. */
+  lock(names: string[]): void {
+    const { locked } = this;
+    const open = locked === "all" ? [] : names.filter((name) => !locked.has(name));
+    for (const name of open) this.#names.add(name);
+    if (open.length > 0) throw new Missing();
   }
 
   /** Pools with a spec, by name. */
@@ -138,10 +144,26 @@ export class State {
     return this.leases.get(uid);
   }
 
-  /** Leases of the owner, also ended ones. */
+  /** Leases of the owner that have not ended or rest. */
   leasesOf(pool: string, owner: string): LeaseRow[] {
     this.need({ of: "owner", pool, owner });
-    return this.leases.by("owner", `${pool}\n${owner}`);
+    return this.leases.by("owner", keyIn(pool, owner)!);
+  }
+
+  /** Leases of the owner that ended, the newest first: at least `limit` of them, or all. */
+  endedOf(pool: string, owner: string, limit: number): LeaseRow[] {
+    this.need({ of: "ended", pool, owner, limit });
+    return this.leases.by("ended", keyIn(pool, owner)!).sort((a, b) => b.endedAt! - a.endedAt!);
+  }
+
+  /** Leases and offers that are no longer kept: at least `limit` of each, or all. */
+  past(limit: number): { leases: LeaseRow[]; offers: OfferRow[] } {
+    this.need({ of: "past", limit });
+    const last = this.now - KEPT_MS;
+    return {
+      leases: this.leases.by("past", "").filter(({ endedAt }) => endedAt! < last),
+      offers: this.offers.by("all", "").filter(({ expiresAt }) => expiresAt < last),
+    };
   }
 
   leaseNamed(name: string): LeaseRow | undefined {
@@ -360,6 +382,9 @@ export interface Terms {
 class Missing extends Error {}
 
 export const isMissing = (error: unknown): boolean => error instanceof Missing;
+
+/** A lease takes values until its end, and while it rests. */
+const takesValues = ({ endedAt, resting }: LeaseRow): boolean => endedAt === undefined || resting !== undefined;
 
 const keyIn = (pool: string, key: string | undefined): string | undefined =>
   key === undefined ? undefined : `${pool}\n${key}`;

@@ -1,6 +1,6 @@
 import { hex } from "./columns";
 import { documents, epochs, events, freeRanges, leases, offers, pools, secrets, TABLES } from "./schema";
-import { COPIED, type Query, type Rows } from "./store";
+import { COPIED, KEPT_MS, type Query, type Rows } from "./store";
 import type { Stored, Table } from "./table";
 
 /**
@@ -25,7 +25,7 @@ export interface Ask {
 }
 
 /** Parameters that are numbers; the others are text. */
-const NUMBERS = ["limit", "now", "before", "version", "since", "afterId"];
+const NUMBERS = ["limit", "now", "version", "since", "afterId"];
 
 function select(table: Table, from: string, order?: string): Statement {
   const names = from.match(/(?<=:)\w+/g) ?? [];
@@ -53,7 +53,11 @@ const STATEMENTS = {
       OR (SELECT max(expires_at) FROM ${OFFERS} WHERE pool = pool.name) >= :now)`,
   ),
   lease: select(leases, `${LEASES} WHERE uid = :uid`),
-  owner: select(leases, `${LEASES} WHERE owner = :owner AND pool = :pool`),
+  owner: select(leases, `${LEASES} WHERE owner = :owner AND pool = :pool AND position IS NOT NULL`),
+  ended: select(
+    leases,
+    `${LEASES} WHERE owner = :owner AND pool = :pool AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT :limit`,
+  ),
   name: select(leases, `{lease_name} AS held JOIN ${LEASES} ON lease.uid = held.uid WHERE held.name = :name`),
   // Ranges do not overlap, but for equal ones that are shared: those that end in the range, and the next ones if they begin in it.
   values: select(
@@ -103,8 +107,11 @@ const STATEMENTS = {
     offers,
     `${OFFERS} WHERE child_name >= :prefix AND child_name < :until AND expires_at >= :now ORDER BY child_name`,
   ),
-  pastLeases: select(leases, `${LEASES} WHERE ended_at < :before ORDER BY ended_at LIMIT :limit`),
-  pastOffers: select(offers, `${OFFERS} WHERE expires_at < :before ORDER BY expires_at LIMIT :limit`),
+  pastLeases: select(
+    leases,
+    `${LEASES} WHERE ended_at < :now - ${KEPT_MS} AND resting IS NULL ORDER BY ended_at LIMIT :limit`,
+  ),
+  pastOffers: select(offers, `${OFFERS} WHERE expires_at < :now - ${KEPT_MS} ORDER BY expires_at LIMIT :limit`),
   epoch: select(epochs, "{epoch} AS epoch WHERE first <= :version ORDER BY first DESC LIMIT 1"),
   documents: select(documents, "{document} AS document WHERE kind = :kind ORDER BY key", "key"),
   secrets: select(secrets, "{secret} AS secret WHERE :kind = 'secret' ORDER BY key", "key"),

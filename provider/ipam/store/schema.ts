@@ -94,13 +94,14 @@ export const leases = table<StoredLease>(
   },
   {
     indexes: [
-      { columns: ["owner", "pool"], isCovering: true },
+      { columns: ["owner", "pool"], where: "position IS NOT NULL", isCovering: true },
+      { columns: ["owner", "pool", "ended_at"], where: "ended_at IS NOT NULL", isNewestFirst: true },
       { columns: ["pool", "position"], where: "position IS NOT NULL" },
       { columns: ["pool", "due_at", "position"], where: "due_at IS NOT NULL" },
       { columns: ["pool", "last_seen"], where: "ended_at IS NULL" },
       { columns: ["pool", "child_pool"], where: "ended_at IS NULL AND child_pool IS NOT NULL" },
       { columns: ["pool", "ended_at"], where: "resting IS NOT NULL" },
-      { columns: ["ended_at"], where: "ended_at IS NOT NULL" },
+      { columns: ["ended_at"], where: "ended_at IS NOT NULL AND resting IS NULL" },
     ],
   },
 );

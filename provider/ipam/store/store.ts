@@ -82,8 +82,10 @@ export type Query =
   /** Pools with overdue or resting leases, or with offers: those whose counters are not all of the truth. */
   | { of: "activePools"; prefix: string }
   | { of: "lease"; uid: string }
-  /** Leases of the owner, also ended ones. */
+  /** Leases of the owner that have not ended or rest. */
   | { of: "owner"; pool: string; owner: string }
+  /** Leases of the owner that ended, the newest first. */
+  | { of: "ended"; pool: string; owner: string; limit: number }
   /** Leases that have not ended and have this name. */
   | { of: "name"; name: string }
   /** Leases that hold, or rest on, a value of this range. */
@@ -112,8 +114,8 @@ export type Query =
   | { of: "offersNamed"; name: string }
   | { of: "offersOfPool"; name: string }
   | { of: "offersWithPool"; prefix: string }
-  /** Leases that ended, and offers that expired, before this time. */
-  | { of: "past"; before: number; limit: number }
+  /** Leases that ended and do not rest, and offers that expired, more than thirty days ago: of both the oldest. */
+  | { of: "past"; limit: number }
   /** The newest epoch that begins with this version or an earlier one. */
   | { of: "epoch"; version: number }
   | { of: "documents"; kind: DocumentKind }

@@ -33,6 +33,8 @@ export interface Index {
   where?: string;
   /** On etcd an entry has the row, not only its key: one read finds it. */
   isCovering?: boolean;
+  /** On etcd, which reads only upwards: the entries with the highest numbers in the last column come first. */
+  isNewestFirst?: boolean;
 }
 
 /** A row as an engine gives it, by the names of the columns. */

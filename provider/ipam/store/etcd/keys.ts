@@ -57,8 +57,9 @@ export class Keys {
     const [key, text] = [this.at(table.name, ...id), JSON.stringify(stored)];
     const entries = table.indexes
       .filter((index) => isIndexed(index, stored))
-      .map(({ columns, isCovering }): [string, string] => {
+      .map(({ columns, isCovering, isNewestFirst }): [string, string] => {
         const values = columns.map((column) => stored[column] as Component);
+        if (isNewestFirst) values.push(Number.MAX_SAFE_INTEGER - (values.pop() as number));
         return [this.at(indexName(table, columns), ...values, ...id), isCovering ? text : key];
       });
     return [[key, text], ...entries];

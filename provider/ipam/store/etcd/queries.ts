@@ -13,7 +13,7 @@ import {
   secrets,
   TABLES,
 } from "../schema";
-import type { Query, Rows } from "../store";
+import { KEPT_MS, type Query, type Rows } from "../store";
 import type { Stored, Table } from "../table";
 import { endOfPrefix, indexName, type Keys, padNumber, parseObject, type Range } from "./keys";
 import { type Entry, type EtcdKv, type KeyRange, MAX_OPERATIONS } from "./kv";
@@ -70,7 +70,7 @@ function* answer(moment: Moment, query: Query, found: Found): Plan<void> {
   const [table, rows] = yield* find(moment, query);
   found.add(table, query, rows);
   if (query.of !== "past") return;
-  const range = upTo(moment.keys.below(indexName(offers, ["expires_at"])), query.before);
+  const range = upTo(moment.keys.below(indexName(offers, ["expires_at"])), moment.now - KEPT_MS);
   found.add(offers, query, yield* read(moment.keys, { ...range, limit: query.limit }));
 }
 
@@ -89,6 +89,10 @@ function* find({ keys, now }: Moment, query: Query): Plan<[Table, Stored[]]> {
       return [leases, yield* read(keys, { key: keys.at("lease", query.uid) })];
     case "owner":
       return [leases, yield* read(keys, index(leases, ["owner", "pool"], query.owner, query.pool))];
+    case "ended": {
+      const range = index(leases, ["owner", "pool", "ended_at"], query.owner, query.pool);
+      return [leases, yield* read(keys, { ...range, limit: query.limit })];
+    }
     case "name":
       return [leases, yield* join(keys, leaseNames, leases, { key: keys.at("lease_name", query.name) })];
     case "values":
@@ -137,8 +141,10 @@ function* find({ keys, now }: Moment, query: Query): Plan<[Table, Stored[]]> {
       return [offers, live(yield* read(keys, index(offers, ["child_name"], query.name)))];
     case "offersWithPool":
       return [offers, live(yield* read(keys, keys.beginning(indexName(offers, ["child_name"]), query.prefix)))];
-    case "past":
-      return [leases, yield* read(keys, { ...upTo(index(leases, ["ended_at"]), query.before), limit: query.limit })];
+    case "past": {
+      const range = upTo(index(leases, ["ended_at"]), now - KEPT_MS);
+      return [leases, yield* read(keys, { ...range, limit: query.limit })];
+    }
     case "epoch":
       return [epochs, yield* readEpoch(keys, query.version)];
     case "documents":
