@@ -1,4 +1,5 @@
 import { z } from "zod";
+import type { Code } from "./error-codes";
 import { nearestName } from "./nearest-name";
 
 /**
@@ -7,7 +8,8 @@ import { nearestName } from "./nearest-name";
  */
 export interface Refusal {
   path: string[];
-  /** `CODE: what is wrong, and what is allowed.` */
+  code: Code;
+  /** What is wrong, and what is allowed. */
   reason: string;
 }
 
@@ -83,10 +85,8 @@ const cutText = (text: string, most: number): string => (text.length > most ? `$
 /** A rule starts with a verb (`must be …`), or is a complete error with its own code. */
 export function refuse(path: string[], rule: string): Refusal {
   const [, code, text] = /^([A-Z_]+): (.*)$/s.exec(rule) ?? [];
-  return {
-    path,
-    reason: code ? `${code}: ${formatPath(path)}: ${text}` : `INPUT_INVALID: ${formatPath(path)} ${rule}.`,
-  };
+  if (code) return { path, code: code as Code, reason: `${formatPath(path)}: ${text}` };
+  return { path, code: "INPUT_INVALID", reason: `${formatPath(path)} ${rule}.` };
 }
 
 function explainIssue(issue: z.core.$ZodIssue, about: ExplainOptions, root: SchemaNode): Refusal[] {
@@ -113,15 +113,13 @@ function refuseUnknownKey(path: string[], key: string, node: SchemaNode | undefi
   const known = Object.keys(node?.properties ?? {});
   const nearest = nearestName(key, known);
   const whole = [...path, key];
-  const unknown = `INPUT_INVALID: unknown property ${quoteCode(formatPath(whole))}`;
-  if (nearest !== undefined) return { path: whole, reason: `${unknown}: did you mean ${quoteCode(nearest)}?` };
+  const unknown = `unknown property ${quoteCode(formatPath(whole))}`;
+  const refuseAt = (at: string[], reason: string): Refusal => ({ path: at, code: "INPUT_INVALID", reason });
+  if (nearest !== undefined) return refuseAt(whole, `${unknown}: did you mean ${quoteCode(nearest)}?`);
   const help = `. Known properties: ${known.map(quoteCode).join(", ")}.`;
-  if (!isSecret && /^\w{1,40}$/.test(key)) return { path: whole, reason: unknown + help };
+  if (!isSecret && /^\w{1,40}$/.test(key)) return refuseAt(whole, unknown + help);
   const where = path.length === 0 ? "" : ` in ${quoteCode(formatPath(path))}`;
-  return {
-    path,
-    reason: `INPUT_INVALID: unknown property${where}. Its name is not shown, as it may be a secret${help}`,
-  };
+  return refuseAt(path, `unknown property${where}. Its name is not shown, as it may be a secret${help}`);
 }
 
 /** Short text on one line, without control characters. */

@@ -134,7 +134,11 @@ export const shownOutputs = ({ shownParts = {} }: Pick<Definition, "shownParts">
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
 
 export interface AllocationContext {
-  pool: RunPlan;
+  /** A run of Pulumi, or a request at run time. */
+  pool: Pick<
+    RunPlan,
+    "ipam" | "offer" | "claim" | "withdrawOffer" | "plannedSpec" | "isReplaced" | "isEnding" | "isInRun"
+  >;
   owner: string;
   /** Its properties in the state. */
   olds?: Record<string, unknown> | undefined;

@@ -171,7 +171,7 @@ export function readSettings(config: (key: string) => string | undefined): Setti
   const key = refusal!.path[0]!;
   throw new OverlayError(
     "SETTING_INVALID",
-    refusal!.reason.replace(/^[A-Z_]+: /, "Setting "),
+    `Setting ${refusal!.reason}`,
     `Set overlay:${key} in the stack's config, or ${environmentName(key)} in the environment, to a valid value.`,
   );
 }

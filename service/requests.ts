@@ -25,7 +25,7 @@ export function invalidInputError(
     given,
     isSecret: ([key]) => SECRET_INPUTS.includes(key!),
   });
-  const reasons = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, "")));
+  const reasons = refusals.map(({ reason }) => capitalize(reason));
   return new OverlayError("INPUT_INVALID", joinReasons(reasons), fix).about(formatPath(refusals[0]!.path));
 }
 

@@ -56,7 +56,7 @@ export function readServiceSettings(options: Record<string, unknown>, env: NodeJ
   const option = key.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
   throw new OverlayError(
     "SETTING_INVALID",
-    refusal!.reason.replace(/^[A-Z_]+: /, "Setting "),
+    `Setting ${refusal!.reason}`,
     `Give --${option}, or ${environmentName(key)} in the environment, a valid value.`,
   );
 }

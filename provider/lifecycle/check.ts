@@ -1,5 +1,5 @@
 import type { z } from "zod";
-import { isOverlayError, OverlayError } from "../errors";
+import { escapeControls, isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
 import { findSpec } from "../ipam/interface";
@@ -100,7 +100,8 @@ async function mustAllowUp({ pool }: Dependencies): Promise<void> {
 function toRefusal(error: OverlayError, path: string[], isHidden: boolean): Refusal {
   if (isHidden) return refuse(path, `${error.code}: ${NOT_SHOWN}. ${error.fix}`);
   const isNamed = path.length === 0 || error.what.includes(formatPath(path));
-  return isNamed ? { path, reason: error.message } : refuse(path, error.message);
+  if (!isNamed) return refuse(path, error.message);
+  return { path, code: error.code, reason: `${error.what} ${escapeControls(error.fix)}` };
 }
 
 /** undefined: in this preview there is no pool yet to choose from. */
@@ -243,10 +244,14 @@ function referenceText(def: Definition, path: string[]): string | undefined {
  */
 const toFailure =
   (def: Definition, caller: Caller, news: Values) =>
-  ({ path, reason }: Refusal): Failure => {
+  ({ path, code, reason }: Refusal): Failure => {
     const [key = ""] = path;
     const isWhole = path.length === 1 && key in def.inputs.shape && !isSecret(def, caller, key);
-    return { property: isWhole && !hasObject(news[key]) ? key : "", path: path.join("."), reason };
+    return {
+      property: isWhole && !hasObject(news[key]) ? key : "",
+      path: path.join("."),
+      reason: `${code}: ${reason}`,
+    };
   };
 
 const hasObject = (value: unknown): boolean =>

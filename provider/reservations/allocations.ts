@@ -5,7 +5,6 @@ import { formatTenant } from "../owner";
 import { IP_POOLS } from "../pool-names";
 import { tenantLeaseName } from "../resources/tenants";
 import { type AddressPool, addressPools, requestedChoice, requireNamedPool } from "./address-pools";
-import { throwExplained } from "./claim";
 import type { Context } from "./context";
 import type { AllocateInput, AllocationInput } from "./inputs";
 import { RESERVATION } from "./leases";
@@ -33,7 +32,7 @@ export async function allocate(context: Context, input: AllocateInput): Promise<
     ...(labels && { labels }),
     ...(tenant && { tenant }),
   };
-  return claimOne(context.pool, request).catch(throwExplained());
+  return claimOne(context.pool, request);
 }
 
 interface AllocationPlace {

@@ -50,22 +50,10 @@ export function buildRequest(context: Context, place: AddressPool, claim: Addres
   };
 }
 
+/** For `.catch`: a user that has reserved already is told whose addresses to release. */
 export const throwExplained =
   (by?: string) =>
   (error: unknown): never => {
-    throw explainClaimError(error, by);
+    if (!isOverlayError(error, "RESERVATION_EXISTS") || by === undefined) throw error;
+    throw new OverlayError(error.code, error.what, `Release the addresses of ${by} first.`, error);
   };
-
-/** Errors of the pool are written for stacks. Here there is no preview. */
-function explainClaimError(error: unknown, by: string | undefined): unknown {
-  if (isOverlayError(error, "PLAN_STALE"))
-    return new OverlayError(
-      "IP_IN_USE",
-      error.what.replace(/ now\.$/, "."),
-      "Request another value, or release that one first.",
-      error,
-    );
-  if (isOverlayError(error, "RESERVATION_EXISTS") && by !== undefined)
-    return new OverlayError(error.code, error.what, `Release the addresses of ${by} first.`, error);
-  return error;
-}

@@ -1,8 +1,8 @@
 import { isDeepStrictEqual } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
-import { findSpec } from "../ipam/interface";
+import { claimOne, findSpec } from "../ipam/interface";
 import { equalRanges, total } from "../ipam/ranges";
-import { RunPlan } from "../ipam/run-plan";
+import type { PlannedRequest } from "../ipam/run-plan";
 import type { Ipam, Lease, PoolSpec, Request, Tenant, ValueRange } from "../ipam/types";
 import { formatTenant, isOwnerForAllTenants, isSameTenant, isTenantBlockName } from "../owner";
 import { capitalize, describePool, IP_POOLS, poolNamed } from "../pool-names";
@@ -30,7 +30,7 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   const childPool = (ranges: ValueRange[]): PoolSpec => ipPool.childPool!(inputs, ranges);
   const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true };
   const name = poolNamed(inputs.poolName);
-  if (!(await findSpec(pool, name))) await claimPool(pool, request, childPool).catch(explainOverlap);
+  if (!(await findSpec(pool, name))) await claimPool(pool, { ...request, childPool });
   const [spec, lease] = [await findSpec(pool, name), await findOpener(pool, name)];
   if (!spec)
     throw new OverlayError(
@@ -46,10 +46,11 @@ export async function createPool(context: Context, input: CreatePoolInput): Prom
   );
 }
 
-/** The settings of the pool follow from its values: these are chosen first. */
-async function claimPool(pool: Ipam, request: Request, childPool: (ranges: ValueRange[]) => PoolSpec): Promise<void> {
-  const values = request.values ?? (await pool.offer(request)).ranges;
-  await pool.claim([{ ...request, values, childPool: childPool(values) }]);
+/** The settings of a pool may follow from its values: these are chosen first. */
+async function claimPool(ipam: Ipam, { childPool, ...request }: PlannedRequest): Promise<Lease> {
+  if (typeof childPool !== "function") return claimOne(ipam, { ...request, ...(childPool && { childPool }) });
+  const values = request.values ?? (await ipam.offer(request)).ranges;
+  return claimOne(ipam, { ...request, values, childPool: childPool(values) });
 }
 
 /** Whether a pool that exists is the one that is requested, and not another one under the same name. */
@@ -57,16 +58,6 @@ const isAnswer = ({ owner, pool, ranges }: Lease, request: Request): boolean =>
   owner === request.owner &&
   pool === request.pool &&
   (request.values ? equalRanges(ranges, request.values) : total(ranges) === request.size);
-
-function explainOverlap(error: unknown): never {
-  if (!isOverlayError(error, "PLAN_STALE")) throw error;
-  throw new OverlayError(
-    "POOL_OVERLAP",
-    error.what.replace(/ now\.$/, "."),
-    "Give the pool other ranges, or delete that one first.",
-    error,
-  );
-}
 
 async function resolveInputs(context: Context, input: CreatePoolInput): Promise<Inputs> {
   const { parent, ...rest } = input;
@@ -137,7 +128,7 @@ export interface TenantPool {
 export async function openTenantPool(context: Context, request: TenantPoolRequest, owner: string): Promise<TenantPool> {
   const mayOpen = context.mayOpenBlocks !== false || isSameTenant(context.tenant, request.tenant);
   const tenantDefaults = mayOpen ? (context.tenantDefaults ?? {}) : {};
-  const allocation: AllocationContext = { pool: new RunPlan(context.pool), owner, tenantDefaults };
+  const allocation: AllocationContext = { pool: outsideRuns(context.pool), owner, tenantDefaults };
   const open = async (): Promise<PoolSettings> => {
     const chosen = await chooseTenantPool(request, allocation);
     await claimTenantPool(chosen, allocation);
@@ -149,6 +140,18 @@ export async function openTenantPool(context: Context, request: TenantPoolReques
   const place = await requireNamedPool(context, { pool: settings.poolName });
   return { place, leaseName: tenantLeaseName(request.tenant, request.type, owner) };
 }
+
+/** What a run of Pulumi knows besides the store: here nothing. */
+const outsideRuns = (ipam: Ipam): AllocationContext["pool"] => ({
+  ipam,
+  offer: ({ childPool, ...request }) => ipam.offer({ ...request, ...(typeof childPool === "object" && { childPool }) }),
+  claim: (request) => claimPool(ipam, request),
+  withdrawOffer: ({ pool, owner, program = "" }) => ipam.withdraw({ pool, owner, program }),
+  plannedSpec: (spec) => spec,
+  isReplaced: () => false,
+  isEnding: () => false,
+  isInRun: () => false,
+});
 
 const blockDeniedError = ({ tenant, type }: TenantPoolRequest): OverlayError =>
   new OverlayError(

@@ -1,7 +1,6 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { findSpec, listSpecs } from "../ipam/interface";
-import type { RunPlan } from "../ipam/run-plan";
 import { type Ipam, isCommitted, type Lease, type PoolSpec, type Usage } from "../ipam/types";
 import { isSameStack } from "../owner";
 import { addressPool, networkPool, placementLeaseName } from "../pool-names";
@@ -117,16 +116,19 @@ export async function findChosen(
   return lease && { pool: lease.pool, isFirm: false };
 }
 
-async function isStillFree({ owner, pool: name, ranges }: Lease, pool: RunPlan): Promise<boolean> {
+async function isStillFree(
+  { owner, pool: name, ranges }: Lease,
+  { ipam }: AllocationContext["pool"],
+): Promise<boolean> {
   for (const { first } of ranges) {
-    const holder = await pool.ipam.find({ pool: name, value: first });
+    const holder = await ipam.find({ pool: name, value: first });
     if (holder && holder.owner !== owner) return false;
   }
   return true;
 }
 
 /** A preview of another program or stack has shown the pool of this lease, and this run does not create it. */
-export const isOnlyOffered = (lease: Lease | undefined, pool: RunPlan): boolean =>
+export const isOnlyOffered = (lease: Lease | undefined, pool: AllocationContext["pool"]): boolean =>
   lease !== undefined && !isCommitted(lease) && !pool.isInRun(lease);
 
 /** Whether a resource may leave a pool that is only offered: an up keeps what its program was shown. */
@@ -134,7 +136,7 @@ export const mayLeavePool = ({ dryRun = false }: AllocationContext, chosen: Chos
   dryRun || (chosen !== undefined && !chosen.isFirm);
 
 /** The address pools of runners that are only offered. */
-async function findOnlyOffered(network: string, pool: RunPlan): Promise<Set<string | undefined>> {
+async function findOnlyOffered(network: string, pool: AllocationContext["pool"]): Promise<Set<string | undefined>> {
   const runners = await pool.ipam.leases(networkPool(network));
   return new Set(runners.filter((lease) => isOnlyOffered(lease, pool)).map((lease) => lease.childPool));
 }

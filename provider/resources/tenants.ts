@@ -1,7 +1,7 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { findSpec } from "../ipam/interface";
-import type { PlannedRequest, RunPlan } from "../ipam/run-plan";
+import type { PlannedRequest } from "../ipam/run-plan";
 import type { ExistingLease, Json, Lease, PoolSpec, Tenant, Usage, ValueRange } from "../ipam/types";
 import { isSameTenant, tenantBlockName } from "../owner";
 import { capitalize, DEFAULT_SPACE, describePool, placementLeaseName, poolNamed } from "../pool-names";
@@ -88,7 +88,7 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 }
 
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
-async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<PoolSpec[]> {
+async function findOwnPools(request: TenantPoolRequest, pool: AllocationContext["pool"]): Promise<PoolSpec[]> {
   const own: PoolSpec[] = [];
   const pools = await pool.ipam.pools({ prefix: poolNamed(""), withUsage: true });
   for (const spec of pools.map((stored) => pool.plannedSpec(stored.spec))) {
@@ -106,7 +106,7 @@ async function findOwnPools(request: TenantPoolRequest, pool: RunPlan): Promise<
 }
 
 /** Not so for blocks: they are created when they are needed. */
-async function isPoolOnlyOffered(spec: PoolSpec, pool: RunPlan): Promise<boolean> {
+async function isPoolOnlyOffered(spec: PoolSpec, pool: AllocationContext["pool"]): Promise<boolean> {
   const lease = await pool.ipam.find({ name: spec.name });
   const isBlock = lease?.owner === spec.name.slice(poolNamed("").length);
   return !isBlock && isOnlyOffered(lease, pool);

@@ -193,7 +193,7 @@ export function claim(state: State, request: Request): Lease {
     .filter((lease) => isLive(lease, state.now));
   if (request.idempotent && mine[0]) return claimAgain(state, pool.spec, request, mine[0]);
   const shown = findAnswered(state, request);
-  const ask: Ask = { state, pool, request, isClaim: true, wasShown: true, shown };
+  const ask: Ask = { state, pool, request, isClaim: true, wasShown: request.run !== undefined, shown };
   const own = findHeld(ask, true) ?? findResized(request, mine);
   const keeps = own !== undefined && answers(own, request);
   if (own) mustKeepKey(state, pool.spec, own, keeps ? sharingKeyOf(request) : undefined);
