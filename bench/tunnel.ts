@@ -1,18 +1,23 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { Lab } from "../lab/lab";
+import type { Topology, TunnelName } from "../provider/network/plan/tunnels";
 import { LabStack, must } from "../test/lab/lab-stack";
 import { cpuMilliseconds, median, ratio } from "./measure";
 import { table } from "./table";
 
 /**
- * What a tunnel costs: packets from a runner to another one by the hub, beside the same made by hand and the bare underlay. Each round
+ * What a tunnel costs: packets from a runner to another one, by the hub or directly, beside the same made by hand and the bare underlay. Each round
  * makes, measures and removes all subjects, one after another. `bench -- tunnel [SECONDS [ROUNDS]]`, seconds for each measurement.
  */
 interface Subject {
   name: string;
   /** The subject with which it is compared. */
   beside?: string;
+  /** The subject whose round trip time is the measure for its own. */
+  shorterThan?: string;
+  /** Whether packets go from runner to runner without the hub. */
+  isDirect: boolean;
   /** Makes it, and returns the address of r2 at which r1 reaches it. */
   up(at: Place): Promise<string>;
   down(at: Place): Promise<unknown>;
@@ -23,13 +28,23 @@ interface Place {
   stack: LabStack;
 }
 
+interface Path {
+  tunnel: TunnelName;
+  topology: Topology;
+}
+
+const TITLES = { vxlan: "VXLAN", wireguard: "WireGuard" } satisfies Record<TunnelName, string>;
+const title = ({ tunnel, topology }: Path): string => `${TITLES[tunnel]} ${topology}`;
+
 /** A network of ours, on which runners accept more than pings. */
-const ours = (name: string, inputs: { tunnel: string }, beside: string): Subject => ({
-  name,
-  beside,
+const ours = (path: Path): Subject => ({
+  name: `ours, ${title(path)}`,
+  beside: `${title(path)} by hand`,
+  ...(path.topology === "mesh" && { shorterThan: `ours, ${title({ ...path, topology: "hub" })}` }),
+  isDirect: path.topology === "mesh",
   async up({ stack }) {
     stack.nextRun();
-    await stack.network({ hostAccess: "all", verify: false, ...inputs });
+    await stack.network({ hostAccess: "all", verify: false, ...path });
     await stack.runner("r1");
     const { gateway } = await stack.runner("r2");
     return String(gateway);
@@ -38,7 +53,16 @@ const ours = (name: string, inputs: { tunnel: string }, beside: string): Subject
 });
 
 /** Commands for each host; all underlay addresses are `$HUB`, `$R1` and `$R2`. */
-function byHand(name: string, up: Record<"hub" | "r1" | "r2", string>, down: string): Subject {
+interface Commands {
+  hub: string;
+  r1: string;
+  r2: string;
+  /** On each host. */
+  down: string;
+}
+
+function byHand(path: Path): Subject {
+  const { down, ...up } = BY_HAND[path.tunnel][path.topology];
   const all = ({ lab }: Place, scripts: Record<string, string>) => {
     const addresses = ["hub", "r1", "r2"].map((host) => `${host.toUpperCase()}=${lab.host(host).address}`).join(" ");
     return Promise.all(
@@ -46,7 +70,8 @@ function byHand(name: string, up: Record<"hub" | "r1" | "r2", string>, down: str
     );
   };
   return {
-    name,
+    name: `${title(path)} by hand`,
+    isDirect: path.topology === "mesh",
     async up(at) {
       await all(at, up);
       return "172.16.2.1";
@@ -61,8 +86,10 @@ const vxlanOf = (device: string, id: number, to: string, address: string): strin
   `ip link add ${device} mtu 1450 type vxlan id ${id} dstport 4789 remote ${to} && ip addr add ${address}/24 dev ${device} && ip link set ${device} up`;
 const vxlanRunner = (id: number): string =>
   `${vxlanOf("byhand1", id, "$HUB", `172.16.${id}.1`)}; ip route add 172.16.0.0/16 via 172.16.${id}.254`;
+const vxlanPeer = (id: number, to: string, other: number): string =>
+  `${vxlanOf("byhand1", 3, to, `172.16.${id}.1`)}; ip route add 172.16.${other}.0/24 dev byhand1`;
 
-/** As wg-quick does it, with its MTU. The keys are used nowhere else. */
+/** Of the test alone. */
 const KEYS = {
   hub: {
     secret: "kPeHEZ07jbz0A7HwPyxOytOqn4s7wfodgeqMQ0mtHn8=",
@@ -77,39 +104,62 @@ const KEYS = {
     public: "6R0L1tEoPDazHxW6wUAl6IPtP+OxtObe1KJfhbj1J20=",
   },
 } as const;
-const peer = (host: keyof typeof KEYS, endpoint: string, range: string): string =>
-  `wg set byhand1 peer ${KEYS[host].public} endpoint ${endpoint}:51999 persistent-keepalive 25 allowed-ips ${range}`;
-const wireguardOf = (host: keyof typeof KEYS, address: string, peers: string[]): string =>
-  [
-    "ip link add byhand1 type wireguard 2>/dev/null || wireguard-go byhand1 >/dev/null 2>&1",
-    `umask 077; echo ${KEYS[host].secret} >/run/byhand.key; wg set byhand1 private-key /run/byhand.key listen-port 51999`,
-    ...peers,
-    `ip addr add ${address} dev byhand1; ip link set byhand1 mtu 1420 up; ip route replace 172.16.0.0/16 dev byhand1`,
-  ].join("\n");
+const RANGES = { hub: "172.16.0.0/16", r1: "172.16.1.0/24", r2: "172.16.2.0/24" } as const;
+const peer = (host: keyof typeof KEYS): string =>
+  `[Peer]\nPublicKey = ${KEYS[host].public}\nEndpoint = $${host.toUpperCase()}:51999\nAllowedIPs = ${RANGES[host]}\nPersistentKeepalive = 25`;
+const wgQuick = (host: keyof typeof KEYS, address: string, peers: (keyof typeof KEYS)[]): string =>
+  `umask 077; cat >/run/byhand1.conf <<END
+[Interface]
+PrivateKey = ${KEYS[host].secret}
+ListenPort = 51999
+Address = ${address}
+${peers.map(peer).join("\n")}
+END
+wg-quick up /run/byhand1.conf 2>&1`;
+const WG_QUICK_DOWN = `wg-quick down /run/byhand1.conf 2>&1; ${CLOSE}`;
+const WIREGUARD_HUB = `${FORWARD}; ${wgQuick("hub", "172.16.0.1/32", ["r1", "r2"])}`;
 
-/** Each with what it is compared with, which stands before it. A topology without the hub is one more line. */
-export const SUBJECTS: Subject[] = [
-  { name: "bare underlay", up: async ({ lab }) => lab.host("r2").address, down: async () => {} },
-  byHand(
-    "VXLAN by hand",
-    {
+const BY_HAND: Record<TunnelName, Record<Topology, Commands>> = {
+  vxlan: {
+    hub: {
       hub: `${FORWARD}; ${vxlanOf("byhand1", 1, "$R1", "172.16.1.254")}; ${vxlanOf("byhand2", 2, "$R2", "172.16.2.254")}`,
       r1: vxlanRunner(1),
       r2: vxlanRunner(2),
+      down: `ip link del byhand1; ip link del byhand2 2>/dev/null || :; ${CLOSE}`,
     },
-    `ip link del byhand1; ip link del byhand2 2>/dev/null || :; ${CLOSE}`,
-  ),
-  ours("ours, VXLAN hub", { tunnel: "vxlan" }, "VXLAN by hand"),
-  byHand(
-    "WireGuard by hand",
-    {
-      hub: `${FORWARD}; ${wireguardOf("hub", "172.16.0.1/32", [peer("r1", "$R1", "172.16.1.0/24"), peer("r2", "$R2", "172.16.2.0/24")])}`,
-      r1: wireguardOf("r1", "172.16.1.1/32", [peer("hub", "$HUB", "172.16.0.0/16")]),
-      r2: wireguardOf("r2", "172.16.2.1/32", [peer("hub", "$HUB", "172.16.0.0/16")]),
+    mesh: {
+      hub: ":",
+      r1: vxlanPeer(1, "$R2", 2),
+      r2: vxlanPeer(2, "$R1", 1),
+      down: "ip link del byhand1 2>/dev/null || :",
     },
-    `ip link del byhand1; ${CLOSE}`,
-  ),
-  ours("ours, WireGuard hub", { tunnel: "wireguard" }, "WireGuard by hand"),
+  },
+  wireguard: {
+    hub: {
+      hub: WIREGUARD_HUB,
+      r1: wgQuick("r1", "172.16.1.1/32", ["hub"]),
+      r2: wgQuick("r2", "172.16.2.1/32", ["hub"]),
+      down: WG_QUICK_DOWN,
+    },
+    mesh: {
+      hub: WIREGUARD_HUB,
+      r1: wgQuick("r1", "172.16.1.1/32", ["hub", "r2"]),
+      r2: wgQuick("r2", "172.16.2.1/32", ["hub", "r1"]),
+      down: WG_QUICK_DOWN,
+    },
+  },
+};
+
+const PATHS: Path[] = [
+  { tunnel: "vxlan", topology: "hub" },
+  { tunnel: "wireguard", topology: "hub" },
+  { tunnel: "wireguard", topology: "mesh" },
+];
+
+/** What others are compared with stands before them. */
+const SUBJECTS: Subject[] = [
+  { name: "bare underlay", isDirect: true, up: async ({ lab }) => lab.host("r2").address, down: async () => {} },
+  ...PATHS.flatMap((path) => [byHand(path), ours(path)]),
 ];
 
 interface Figures {
@@ -140,7 +190,9 @@ export async function benchTunnel([seconds = "5", rounds = "5"]: string[]): Prom
 async function measureSubject(subject: Subject, at: Place, seconds: number): Promise<Figures> {
   const address = await subject.up(at);
   try {
-    await must(at.lab, "r1", `for i in $(seq 20); do ping -c 1 -W 1 ${address} >/dev/null && exit; done; exit 1`);
+    const oneHop = subject.isDirect ? "-t 1" : "";
+    const arrives = `for i in $(seq 20); do ping -c 1 -W 1 ${oneHop} ${address} >/dev/null && exit; done`;
+    await must(at.lab, "r1", `${arrives}; echo "${subject.name}: no packet arrives" >&2; exit 1`);
     const ping = await must(at.lab, "r1", `ping -q -c 200 -i 0.005 ${address}`);
     const rtt = Number(/= [\d.]+\/([\d.]+)\//.exec(ping)?.[1]);
     const [one, eight] = [await sendFlows(at.lab, address, 1, seconds), await sendFlows(at.lab, address, 8, seconds)];
@@ -171,12 +223,14 @@ const medians = (all: Figures[]): Figures => ({
 });
 
 const AIM = 0.95;
+const RTT_AIM = 0.7;
 
 function report(measured: Map<string, Figures>): void {
-  const rows = SUBJECTS.map(({ name, beside }) => {
+  const rows = SUBJECTS.map(({ name, beside, shorterThan }) => {
     const { one, eight, rtt, cpu } = measured.get(name)!;
     const other = beside === undefined ? undefined : measured.get(beside);
     const share = other && Math.min(one / other.one, eight / other.eight);
+    const byHub = shorterThan === undefined ? undefined : measured.get(shorterThan);
     return [
       name,
       one.toFixed(0),
@@ -187,6 +241,7 @@ function report(measured: Map<string, Figures>): void {
         ? `${ratio(one, other.one)} ${ratio(eight, other.eight)} ${ratio(rtt, other.rtt)} ${ratio(cpu, other.cpu)}`
         : "",
       share === undefined ? "" : share >= AIM ? "reached" : "missed",
+      byHub ? `${ratio(rtt, byHub.rtt)}, ${rtt / byHub.rtt <= RTT_AIM ? "reached" : "missed"}` : "",
     ];
   });
   const header = [
@@ -197,6 +252,7 @@ function report(measured: Map<string, Figures>): void {
     "CPU s/GB",
     "1, 8, RTT, CPU: to the same by hand",
     `aim: ${AIM}`,
+    `RTT to the same by the hub, aim: ${RTT_AIM}`,
   ];
   console.log(table([header, ...rows], [1, 2, 3, 4]));
   console.log(JSON.stringify(Object.fromEntries(measured)));
