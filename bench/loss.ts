@@ -1,17 +1,35 @@
 import { LiveTunnels, PINGS, RUNNERS } from "../test/lab/live-tunnels";
 import { type Loss, lossDuring } from "../test/lab/pings";
 import { Live, PING, UPDATES, type Update } from "../test/lab/updates";
+import { benchMove, benchRotation } from "./loss-many";
 import { table } from "./table";
 
 /**
- * Packets lost while a live network is changed.
+ * Packets lost while a live network is changed. `bench -- loss [PART [SIZE…]]`; without a part, all.
  *
  * `updates`: a workload pings another one on the other runner each 50 ms, during the
  * change and for a second and a half after it. Before each change there is a control run, in which the same hosts are only
  * read.
  *
  * `tunnels`: ten pings in both families between three runners and their hub, each 20 ms, while tunnel, keys or topology change.
+ *
+ * `rotation`, `move`: many runners, in `loss-many.ts`.
  */
+const PARTS: Record<string, (sizes: number[]) => Promise<void>> = {
+  updates: benchUpdates,
+  tunnels: benchTunnels,
+  rotation: ([runners, rotations]) => benchRotation(runners, rotations),
+  move: ([runners]) => benchMove(runners),
+};
+
+export async function benchLoss([part, ...sizes]: string[]): Promise<void> {
+  const chosen = part === undefined ? Object.values(PARTS) : [PARTS[part]];
+  for (const bench of chosen) {
+    if (!bench) throw new Error(`npm run bench -- loss [${Object.keys(PARTS).join(" | ")}]`);
+    await bench(sizes.map(Number));
+  }
+}
+
 interface Measured {
   update: Update;
   lost: number;
@@ -20,11 +38,6 @@ interface Measured {
   control: number;
   milliseconds: number;
   steps: Record<string, number>;
-}
-
-export async function benchLoss([part]: string[]): Promise<void> {
-  if (part !== "tunnels") await benchUpdates();
-  if (part !== "updates") await benchTunnels();
 }
 
 async function benchUpdates(): Promise<void> {
@@ -72,9 +85,14 @@ function report(measured: Measured[]): void {
 const WIREGUARD = { tunnel: "wireguard" };
 const NEW_KEYS = { ...WIREGUARD, keyGeneration: 1 };
 
-const TUNNEL_CHANGES: [name: string, act: (live: LiveTunnels) => Promise<unknown>][] = [
+type Change = [name: string, act: (live: LiveTunnels) => Promise<unknown>];
+
+const THERE_AND_BACK: Change[] = [
   ["vxlan to wireguard", (live) => live.put(WIREGUARD)],
   ["wireguard to vxlan", (live) => live.put()],
+];
+const ALL_CHANGES: Change[] = [
+  ...THERE_AND_BACK,
   ["vxlan to wireguard again", (live) => live.put(WIREGUARD)],
   ["new keys for all", (live) => live.put(NEW_KEYS)],
   [
@@ -90,10 +108,20 @@ const TUNNEL_CHANGES: [name: string, act: (live: LiveTunnels) => Promise<unknown
 ];
 
 async function benchTunnels(): Promise<void> {
-  const live = await LiveTunnels.up();
+  await changeTunnels("rp_filter=0", ALL_CHANGES, () => LiveTunnels.up());
+  await changeTunnels("rp_filter=1 on all hosts", ALL_CHANGES, () => LiveTunnels.up({}, true));
+  await changeTunnels("a cached ICMP redirect", THERE_AND_BACK, async () => {
+    const live = await LiveTunnels.up();
+    await live.learnRedirect();
+    return live;
+  });
+}
+
+async function changeTunnels(title: string, changes: Change[], up: () => Promise<LiveTunnels>): Promise<void> {
+  const live = await up();
   try {
     const rows: string[][] = [];
-    for (const [name, act] of TUNNEL_CHANGES) {
+    for (const [name, act] of changes) {
       const control = await live.lossDuring(() => live.drift());
       const started = performance.now();
       let seconds = 0;
@@ -106,7 +134,7 @@ async function benchTunnels(): Promise<void> {
       const gap = longest === 0 ? "" : `${longest * 20} ms: ${worst}`;
       rows.push([name, ...sumLosses(losses), gap, ...sumLosses(control), seconds.toFixed(1), devices.join(" | ")]);
     }
-    const header = ["change", "IPv4", "IPv6", "longest gap", "control IPv4", "IPv6", "seconds", "devices afterwards"];
+    const header = [title, "IPv4", "IPv6", "longest gap", "control IPv4", "IPv6", "seconds", "devices afterwards"];
     console.log(table([header, ...rows], [1, 2, 4, 5, 6]));
   } finally {
     await live.lab.down();

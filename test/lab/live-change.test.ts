@@ -30,6 +30,11 @@ describe.each([false, true])("with strict reverse path filtering: %s", (strict) 
     expect(await live.devices("r1")).toBe("vxkr1");
     expect(await live.drift()).toEqual([]);
   });
+
+  test("nor where a workload has cached an ICMP redirect", async () => {
+    await live.learnRedirect();
+    expect(await live.lostDuring(() => live.put({ tunnel: "wireguard" }))).toEqual({});
+  });
 });
 
 describe("an up that does not finish", () => {

@@ -37,16 +37,17 @@ export interface Ping {
   target: string;
 }
 
-/** Pings each 20 ms while `act` runs and for a second and a half after it. The key of each names it. */
+/** Pings, by default each 20 ms, while `act` runs and for a second and a half after it. The key of each names it. */
 export async function lossOfAll(
   lab: Lab,
   pings: Record<string, Ping>,
   act: () => Promise<unknown>,
+  interval = 0.02,
 ): Promise<Record<string, Loss>> {
   const started = Object.entries(pings).map(async ([name, { host, container, target }], i) => {
     const log = `/tmp/pings-${i}`;
     const from = container === undefined ? "" : `ip netns exec ${container} `;
-    const start = `LC_ALL=C ${from}ping -n -i 0.02 -W 1 ${target} >${log} 2>&1 </dev/null & echo $!`;
+    const start = `LC_ALL=C ${from}ping -n -i ${interval} -W 1 ${target} >${log} 2>&1 </dev/null & echo $!`;
     return { name, host, log, pid: (await must(lab, host, start)).stdout.trim() };
   });
   const running = await Promise.all(started);
