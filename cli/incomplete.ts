@@ -1,7 +1,7 @@
 import { hostId } from "../provider/host/connection";
 import type { Ipam, Lease } from "../provider/ipam";
 import { dataEntries, isCommitted } from "../provider/ipam/types";
-import { meshPool, type Peer, readWays } from "../provider/lifecycle/mesh-peers";
+import { meshPool, type Peer, readDirectRoutes } from "../provider/lifecycle/mesh-peers";
 import { formerTunnel } from "../provider/lifecycle/tunnel";
 import { isEqual, type Values } from "../provider/lifecycle/values";
 import { readTunnelEnd, type TunnelEnd } from "../provider/network/plan/tunnels/tunnel-end";
@@ -62,7 +62,7 @@ const describeHosts = ({ each, props }: PlannedHosts): string => {
 function changesMesh({ each, props, lease, underlays, peers }: PlannedHosts): boolean {
   if (!resourceOf(each.type).host?.mesh) return false;
   const isIn = !each.isDeleted && meshPool(resourceOf(each.type), props) !== undefined;
-  const wasIn = lease !== undefined && readWays(lease) !== undefined;
+  const wasIn = lease !== undefined && readDirectRoutes(lease) !== undefined;
   const address = ({ underlayIp, port, publicKey }: Partial<TunnelEnd> = {}) => ({ underlayIp, port, publicKey });
   const hasMoved = (): boolean =>
     !isEqual(address(readTunnelEnd(lease!)), address(endOf(each, props, underlays))) ||
@@ -75,7 +75,7 @@ const meshOf = ({ each, props }: PlannedHosts): string => resourceOf(each.type).
 
 async function describeMesh(pool: Ipam, name: string, joined: PlannedHosts[]): Promise<string | undefined> {
   const changed = joined.filter((each) => meshOf(each) === name);
-  const present = (await pool.leases(name)).filter((lease) => isCommitted(lease) && readWays(lease));
+  const present = (await pool.leases(name)).filter((lease) => isCommitted(lease) && readDirectRoutes(lease));
   const others = present.filter(({ uid }) => !changed.some(({ lease }) => lease?.uid === uid));
   if (changed.length + others.length < 2) return undefined;
   const hosts = [

@@ -6,7 +6,7 @@ import { isCommitted, type Lease } from "../ipam/types";
 import { isForgotten, isSameStack, shortName } from "../owner";
 import { describePool, RUNNERS, SPACES } from "../pool-names";
 import type { Caller, Dependencies } from "./dependencies";
-import { readWays } from "./mesh-peers";
+import { readDirectRoutes } from "./mesh-peers";
 
 /**
  * Deletes that would fail. Pulumi asks no provider about deletes in preview, so the check is part of the diff of a resource that stays: it finds
@@ -36,7 +36,7 @@ export async function warnOfUndeclaredBeside(
 ): Promise<void> {
   const beside = await pool.ipam.leases(lease.pool);
   const allRemoved = beside.filter((each) => isRemoved(pool, each, lease, declares));
-  const meshed = beside.filter((each) => isCommitted(each) && readWays(each));
+  const meshed = beside.filter((each) => isCommitted(each) && readDirectRoutes(each));
   const staying = meshed.filter((each) => !allRemoved.includes(each)).map(({ owner }) => shortName(owner));
   for (const { owner } of meshed.filter((each) => allRemoved.includes(each)))
     note(

@@ -278,7 +278,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
 });
 
 /**
- * What hostile processes imitate: each tunnel, and the direct ways of a mesh. A new tunnel has no tests until it has a line here. `header` is
+ * What hostile processes imitate: each tunnel, and the direct routes of a mesh. A new tunnel has no tests until it has a line here. `header` is
  * what stands before an Ethernet frame, in Python; `port` is that of our tunnel, `others` those that another network on a shared host may have:
  * only one WireGuard device can have a port.
  */

@@ -205,7 +205,7 @@ describe("runners of two stacks", () => {
     for (const runner of RUNNERS) await stack.runner(runner);
     await second.runner("r4");
   };
-  const expectWays = async () => {
+  const expectRoutes = async () => {
     expect(await behind()).toEqual([false, false, false, false]);
     const ids = [1, 2, 3, 4];
     for (const host of [...RUNNERS, "r4"])
@@ -220,7 +220,7 @@ describe("runners of two stacks", () => {
     stack.unreachable.clear();
     for (const target of Object.values(jobOf(4))) await sh("r1", tries(`ping -c 1 -W 1 ${gatewayOf(target)}`));
     await upBoth();
-    await expectWays();
+    await expectRoutes();
   });
 
   test("two join at once: the next two ups of each stack leave none behind", async () => {
