@@ -61,7 +61,7 @@ export function takenError(spec: PoolSpec, range: ValueRange, holder: Lease, own
       owner,
       holder.state === "offered"
         ? offeredFix(spec, holder, owner)
-        : "Request another value, or release that one first.",
+        : `Request another ${spec.kind === "space" ? "range" : "value"}, or release that one first.`,
     ),
   );
 }

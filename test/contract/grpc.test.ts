@@ -103,8 +103,8 @@ describe("Ipam", () => {
     await stage.make("IPPool", "stacks", { ranges: ["172.20.0.0/16"] });
     const error = await errorOf("Ipam.CreatePool", web);
     const what =
-      "Range 172.20.7.0/28 of address space default is reserved by org/urn:pulumi:dev::p::overlay:index:IPPool::stacks.";
-    const fix = "Give the pool other ranges, or delete that one first.";
+      "172.20.7.0/28 overlaps 172.20.0.0/16, which is held by org/urn:pulumi:dev::p::overlay:index:IPPool::stacks for IPPool stacks.";
+    const fix = "Request another range, or release that one first.";
     expect(error.message).toBe(`POOL_OVERLAP: ${what} ${fix}`);
     expect(error.status).toBe("FAILED_PRECONDITION");
     expect(error.info).toEqual({ reason: "POOL_OVERLAP", domain: "overlay", metadata: { what, fix } });

@@ -56,7 +56,7 @@ const REFUSALS: [what: string, act: Act, message: string][] = [
       await pool.claim({ ...network("a", "10.128.0.0/12"), values: ranges("10.128.0.0/12", "fd00::/48") });
       await pool.offer(network("b", "10.0.0.0/8"));
     },
-    "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Request another value, or release that one first.",
+    "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Request another range, or release that one first.",
   ],
   [
     "a range that overlaps a promised one",

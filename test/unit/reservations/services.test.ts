@@ -65,7 +65,7 @@ describe("a pool made at run time", () => {
   test("is refused where it overlaps", async () => {
     await stage.make("IPPool", "other", { ranges: ["172.20.0.0/16"] });
     expect(await messageOf(create(web))).toBe(
-      "POOL_OVERLAP: 172.20.7.0/28 overlaps 172.20.0.0/16, which is held by org/urn:pulumi:dev::p::overlay:index:IPPool::other for IPPool other. Request another value, or release that one first.",
+      "POOL_OVERLAP: 172.20.7.0/28 overlaps 172.20.0.0/16, which is held by org/urn:pulumi:dev::p::overlay:index:IPPool::other for IPPool other. Request another range, or release that one first.",
     );
     expect(await codeOf(create({ ...web, addressSpace: "lab" }))).toBe("done");
   });
