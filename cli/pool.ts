@@ -1,3 +1,4 @@
+import type { PoolUsage } from "../provider/answers";
 import type { Lease, PoolSpec } from "../provider/ipam";
 import { formatRangesOf } from "../provider/ipam/errors";
 import { formatTenant } from "../provider/owner";
@@ -8,7 +9,6 @@ import {
   formatTime,
   historyOfAddress,
   historyOfPool,
-  type PoolUsage,
   poolUsages,
   showPool,
 } from "../provider/reservations";

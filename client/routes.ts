@@ -1,4 +1,29 @@
 import { z } from "zod";
+import {
+  addressAnswer,
+  availabilityAnswer,
+  batchAnswer,
+  configAnswer,
+  createdWebhookAnswer,
+  deletedPoolAnswer,
+  eventAnswer,
+  healthAnswer,
+  heartbeatAnswer,
+  historyAnswer,
+  infoAnswer,
+  leaseAnswer,
+  leasePage,
+  poolPage,
+  poolStatusAnswer,
+  readinessAnswer,
+  releaseAnswer,
+  reportAnswer,
+  reservationAnswer,
+  totalsAnswer,
+  validationAnswer,
+  webhookIdAnswer,
+  webhooksAnswer,
+} from "../provider/answers";
 import type {
   addressHistoryFields,
   availableFields,
@@ -16,21 +41,28 @@ import type {
   validateFields,
   webhookFields,
 } from "../service/inputs";
-import { addressAnswer, availabilityAnswer, totalsAnswer } from "../service/schemas/addresses";
-import { eventAnswer } from "../service/schemas/events";
-import { healthAnswer, readinessAnswer } from "../service/schemas/health";
-import { leaseAnswer } from "../service/schemas/lease";
-import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../service/schemas/pools";
-import {
-  batchAnswer,
-  leasePage,
-  releaseAnswer,
-  reservationAnswer,
-  validationAnswer,
-} from "../service/schemas/reservations";
-import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../service/schemas/runners";
-import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../service/schemas/webhooks";
 import type { Effect } from "./retry";
+
+export type {
+  AddressLease as Lease,
+  AddressStatus,
+  Availability,
+  Change,
+  CreatedWebhook,
+  Heartbeat,
+  LeasePage,
+  NumberedChange as OverlayEvent,
+  PoolPage,
+  PoolStatus,
+  PoolTotals as Totals,
+  Release,
+  Reservation,
+  RunnerConfig,
+  RunnerInfo,
+  RunnerReport,
+  Validation,
+  WebhookInfo as Webhook,
+} from "../provider/answers";
 
 // The routes of the service. Types of inputs and answers follow from its own schemas; `@interface` lists their properties in the reference.
 
@@ -67,43 +99,6 @@ export type ReportInput = z.input<typeof reportFields>;
 export type EventInput = z.input<typeof eventFields>;
 /** @interface */
 export type WebhookInput = z.input<typeof webhookFields>;
-
-/** @interface */
-export type Lease = z.output<typeof leaseAnswer>;
-/** @interface */
-export type Reservation = z.output<typeof reservationAnswer>;
-/** @interface */
-export type Validation = z.output<typeof validationAnswer>;
-/** @interface */
-export type Release = z.output<typeof releaseAnswer>;
-/** @interface */
-export type LeasePage = z.output<typeof leasePage>;
-/** @interface */
-export type Availability = z.output<typeof availabilityAnswer>["pools"][number];
-/** @interface */
-export type Totals = z.output<typeof totalsAnswer>;
-/** @interface */
-export type AddressStatus = z.output<typeof addressAnswer>;
-/** @interface */
-export type Change = z.output<typeof historyAnswer>["changes"][number];
-/** @interface */
-export type PoolPage = z.output<typeof poolPage>;
-/** @interface */
-export type PoolStatus = z.output<typeof poolStatusAnswer>;
-/** @interface */
-export type RunnerConfig = z.output<typeof configAnswer>;
-/** @interface */
-export type RunnerInfo = z.output<typeof infoAnswer>;
-/** @interface */
-export type Heartbeat = z.output<typeof heartbeatAnswer>;
-/** @interface */
-export type RunnerReport = z.output<typeof reportAnswer>;
-/** @interface */
-export type OverlayEvent = z.output<typeof eventAnswer>;
-/** @interface */
-export type Webhook = z.output<typeof webhooksAnswer>["webhooks"][number];
-/** @interface */
-export type CreatedWebhook = z.output<typeof createdWebhookAnswer>;
 
 /** @internal */
 export interface Route<A> {

@@ -1,4 +1,5 @@
 import { exactNumber, parseRange } from "../addressing/ip";
+import type { Availability } from "../answers";
 import { findSpec, findUsage } from "../ipam/interface";
 import { isBoundary } from "../ipam/ranges";
 import type { PoolSpec, ValueRange } from "../ipam/types";
@@ -12,29 +13,14 @@ import { formatValue } from "./leases";
 import { requireNetwork } from "./runners";
 import { countRoom } from "./usage";
 
-/** What a runner or another pool can still give out. */
-export interface Availability {
-  pool: string;
-  network?: string;
-  runner?: string;
-  capacity: number | string;
-  held: number | string;
-  available: number | string;
-  /** The first free ones, in order, without those in quarantine; on a runner with both families, of its first subnet. */
-  addresses: string[];
-}
-
-export interface AvailabilityPage {
-  pools: Availability[];
-  /** The cursor of the next page; absent: this is the last. */
-  next?: string;
-}
-
 /** Pools of a page: each of them is read for itself. */
 const POOLS = 100;
 
 /** Of one pool, of the runners of a network, or of all pools that the caller may see: the first ones after the cursor. */
-export async function availableAddresses(context: Context, input: AvailableInput): Promise<AvailabilityPage> {
+export async function availableAddresses(
+  context: Context,
+  input: AvailableInput,
+): Promise<{ pools: Availability[]; next?: string }> {
   const found: Availability[] = [];
   const { specs, next } = await findSpecs(context, input);
   for (const spec of specs) {

@@ -1,3 +1,4 @@
+import type { Change, Holding } from "../answers";
 import { formatTime } from "../format-time";
 import { historyOf, listSpecs } from "../ipam/interface";
 import type { Event, Lease } from "../ipam/types";
@@ -9,54 +10,18 @@ import type { AddressInput } from "./inputs";
 import { formatValue, isPort } from "./leases";
 import { findLeases } from "./search";
 
-/** One change of a pool, for JSON. */
-export interface Change {
-  at: string;
-  what: Event["what"];
-  value: string;
-  pool: string;
-  owner: string;
-  usedBy?: string;
-  by?: string;
-  takenBy?: string;
-  formerOwner?: string;
-  tenant?: string;
-  leaseId: string;
+export function describeEvent(event: Event): Change {
+  const { at, what, ranges, pool, owner, usedBy, by, takenBy, formerOwner, tenant, leaseId } = event;
+  const value = ranges.map(({ first, last }) => {
+    if (first === last) return formatValue(first);
+    return isPort(first) ? `${first}-${last}` : `${formatValue(first)}-${formatValue(last)}`;
+  });
+  return {
+    ...{ at: formatTime(at), what, value: value.join(", "), pool, owner, usedBy, by, takenBy, formerOwner },
+    tenant: tenant && formatTenant(tenant),
+    leaseId,
+  };
 }
-
-export const describeEvent = ({
-  at,
-  what,
-  ranges,
-  pool,
-  owner,
-  usedBy,
-  by,
-  takenBy,
-  formerOwner,
-  tenant,
-  leaseId,
-}: Event): Change => ({
-  at: formatTime(at),
-  what,
-  value: ranges
-    .map(({ first, last }) =>
-      first === last
-        ? formatValue(first)
-        : isPort(first)
-          ? `${first}-${last}`
-          : `${formatValue(first)}-${formatValue(last)}`,
-    )
-    .join(", "),
-  pool,
-  owner,
-  ...(usedBy !== undefined && { usedBy }),
-  ...(by !== undefined && { by }),
-  ...(takenBy !== undefined && { takenBy }),
-  ...(formerOwner !== undefined && { formerOwner }),
-  ...(tenant && { tenant: formatTenant(tenant) }),
-  leaseId,
-});
 
 /** The changes of a pool, oldest first, also of a deleted one. Without a name: of all pools that the caller may see. */
 export async function historyOfPool(context: Context, name?: string): Promise<Event[]> {
@@ -95,23 +60,6 @@ async function readHistory(context: Context, names: string[]): Promise<Event[]> 
 /** Events of one millisecond are stored in no particular order. */
 const rankOf = (event: Event): number => (isBeginning(event) ? 0 : isEnd(event) ? 2 : 1);
 
-/** A time for which a lease held an address. */
-export interface Holding {
-  owner: string;
-  pool: string;
-  usedBy?: string;
-  /** Absent when the beginning is no longer in the history. */
-  since?: string;
-  until: string;
-  /** How it ended. */
-  end: Event["what"];
-}
-
-export interface AddressStatus {
-  holders: Lease[];
-  before: Holding[];
-}
-
 /** Whether a lease began with it. */
 export const isBeginning = ({ what }: Event): boolean => what === "claimed" || what === "imported";
 
@@ -119,7 +67,10 @@ export const isBeginning = ({ what }: Event): boolean => what === "claimed" || w
 export const isEnd = ({ what }: Event): boolean => ["released", "expired", "reclaimed", "handed over"].includes(what);
 
 /** The present holders of an address, else the offer or the quarantine on it; and the earlier holders, latest first. */
-export async function showAddress(context: Context, input: AddressInput): Promise<AddressStatus> {
+export async function showAddress(
+  context: Context,
+  input: AddressInput,
+): Promise<{ holders: Lease[]; before: Holding[] }> {
   const before = findHoldings(await historyOfAddress(context, input)).reverse();
   const holders = await findLeases(context, input);
   for (const state of ["offered", "quarantined"] as const)

@@ -13,9 +13,7 @@ export * from "./hold";
 export * from "./import";
 export * from "./inputs";
 export {
-  type AddressLease,
   describeLease,
-  formatRanges as rangesText,
   ipOf,
   isImported,
   isOfStack,

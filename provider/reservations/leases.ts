@@ -1,8 +1,10 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
+import type { AddressLease } from "../answers";
 import { formatTime } from "../format-time";
-import type { Lease, Tenant, ValueRange } from "../ipam/types";
+import type { Lease, Tenant } from "../ipam/types";
 import { COMMAND_LINE, formatTenant, isStackOwner } from "../owner";
+import { runnerOfPool } from "../pool-names";
 import { userLeaseName } from "../resources/runner-subnet";
 import type { Context } from "./context";
 
@@ -51,48 +53,23 @@ export const IMPORTED_LABEL = { [IMPORTED]: "true" };
 export const isPort = (value: bigint): boolean => value <= 65_535n;
 
 export const formatValue = (value: bigint): string => (isPort(value) ? String(value) : formatIp(value));
-export const formatRanges = (ranges: ValueRange[]): string => ranges.map(({ first }) => formatValue(first)).join(", ");
 
 /** The address of a lease; in a pool of ports, the port. */
 export const ipOf = ({ ranges }: Pick<Lease, "ranges">): string => formatValue(ranges[0]!.first);
 
-/** A lease on an address, for JSON. */
-export interface AddressLease {
-  ip: string;
-  ip6?: string;
-  port?: number;
-  pool: string;
-  network?: string;
-  runner?: string;
-  state: Lease["state"];
-  usedBy?: string;
-  createdAt: string;
-  createdBy?: string;
-  expiresAt?: string;
-  tenant?: string;
-  labels?: Record<string, string>;
-  owner: string;
-  leaseId: string;
-}
-
 export function describeLease(lease: Lease): AddressLease {
   const [first, second] = lease.ranges.map((range) => range.first) as [bigint, bigint?];
-  const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(lease.pool) ?? [];
-  const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels, owner, leaseId } = lease;
+  const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels = {}, owner, leaseId } = lease;
   return {
     ip: formatValue(first),
-    ...(second !== undefined && familyOf(second) === 6 && { ip6: formatIp(second) }),
-    ...(isPort(first) && { port: Number(first) }),
+    ip6: second !== undefined && familyOf(second) === 6 ? formatIp(second) : undefined,
+    port: isPort(first) ? Number(first) : undefined,
     pool,
-    ...(network !== undefined && { network, runner: runner! }),
-    state,
-    ...(usedBy !== undefined && { usedBy }),
-    createdAt: formatTime(createdAt),
-    ...(by !== undefined && { createdBy: by }),
-    ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
-    ...(tenant && { tenant: formatTenant(tenant) }),
-    ...(labels && Object.keys(labels).length > 0 && { labels }),
-    owner,
-    leaseId,
+    ...runnerOfPool(pool),
+    ...{ state, usedBy, createdAt: formatTime(createdAt), createdBy: by },
+    expiresAt: expiresAt === undefined ? undefined : formatTime(expiresAt),
+    tenant: tenant && formatTenant(tenant),
+    labels: Object.keys(labels).length > 0 ? labels : undefined,
+    ...{ owner, leaseId },
   };
 }

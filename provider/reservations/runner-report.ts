@@ -1,3 +1,4 @@
+import type { Heartbeat, RunnerReport } from "../answers";
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { findSpec } from "../ipam/interface";
@@ -7,18 +8,11 @@ import { userLeaseName } from "../resources/runner-subnet";
 import { type AddressPool, addressPoolOf, hasInRange } from "./address-pools";
 import { type Context, isVisible } from "./context";
 import type { ReportInput, RunnerInput } from "./inputs";
-import { type AddressLease, describeLease, formatValue, ipOf, isImported, isOfVm } from "./leases";
+import { describeLease, formatValue, ipOf, isImported, isOfVm } from "./leases";
 import { releaseOrReturn } from "./release";
 import { findRunnerNamed, type Runner } from "./runners";
 import { findLeases } from "./search";
 import { useValue } from "./use";
-
-export interface Heartbeat {
-  network: string;
-  runner: string;
-  runnerId: number;
-  lastSeen: string;
-}
 
 /** Records that a runner is alive, so that its id is not reclaimed as inactive. */
 export async function heartbeatRunner(context: Context, input: RunnerInput): Promise<Heartbeat> {
@@ -38,31 +32,6 @@ const describeHeartbeat = ({ network, name, lease }: Runner, lastSeen: number): 
   runnerId: Number(lease.ranges[0]!.first),
   lastSeen: formatTime(lastSeen),
 });
-
-/** What runs on a runner, compared with its leases. */
-export interface RunnerReport extends Heartbeat {
-  /** Addresses that are used since this report. */
-  used: AddressLease[];
-  /** How many of the reported addresses were known to be used by these containers and VMs. */
-  unchanged: number;
-  /** Addresses from the range from which Docker picks by itself: they have no lease. */
-  unmanaged: { name: string; ip: string }[];
-  /** Addresses in use by what is not in a complete report. */
-  gone: AddressLease[];
-  /** Those of them that were released. */
-  released: AddressLease[];
-  conflicts: Conflict[];
-}
-
-/** A reported address that contradicts the store, which stays as it is. */
-export interface Conflict {
-  name: string;
-  ip: string;
-  code: Code;
-  reason: string;
-  /** The container or owner that has the address according to the store. */
-  holder?: string;
-}
 
 interface Workload {
   name: string;

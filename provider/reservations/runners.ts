@@ -1,4 +1,5 @@
 import { deviceMac, type RunnerLayout, runnerLayout } from "../addressing/layout";
+import type { RunnerConfig } from "../answers";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { findSpec, listSpecs } from "../ipam/interface";
@@ -129,24 +130,6 @@ const layoutAt = (spec: PoolSpec, ip: bigint) =>
   layoutsOf(parseSettings(storedNetwork, spec).subnets).find(({ range }) => range.first <= ip && ip <= range.last);
 
 /** All that a machine needs to configure itself as a runner. Properties are called as the outputs of a RunnerSubnet. */
-export interface RunnerConfig extends ReturnType<typeof runnerValues> {
-  runnerName: string;
-  /** The host of the hub as SSH reaches it; absent if it is not known yet. */
-  hub?: string;
-  /** Its address on the network below, where tunnels end; absent: the address of `hub`. */
-  hubUnderlayIp?: string;
-  vxlanPort: number;
-  /** `auto`: that of the network below, less 50 over IPv4 and 70 over IPv6. */
-  mtu: number | "auto";
-  masquerade: boolean;
-  /** MACs that do not change when a device is created again. */
-  bridgeMac: string;
-  runnerMac: string;
-  /** The whole overlay through the hub, for each address family. */
-  routes: { to: string; via: string }[];
-  lastSeen: string;
-}
-
 export async function describeRunnerConfig(context: Context, input: RunnerInput): Promise<RunnerConfig> {
   const { pool } = context;
   const runner = await findRunnerNamed(context, input);

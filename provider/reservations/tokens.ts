@@ -1,3 +1,4 @@
+import type { Validation } from "../answers";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { isTokenExpired, keyRing, openToken, tokenExpiredError, tokenUsedError } from "../ipam/token";
@@ -6,7 +7,7 @@ import { tenantBlockName } from "../owner";
 import { describePool, poolNamed, runnerOfPool } from "../pool-names";
 import { type Context, refuseLeaseOfOther } from "./context";
 import type { ValidateInput } from "./inputs";
-import { type AddressLease, describeLease, formatValue } from "./leases";
+import { describeLease, formatValue } from "./leases";
 
 /** The content of a token. Rejects a wrong signature or another runner. */
 export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<TokenClaims> =>
@@ -21,12 +22,7 @@ export async function leaseOfToken(context: Context, grant: TokenClaims): Promis
 }
 
 /** What a token permits, and how that was checked. */
-export interface ValidToken
-  extends Omit<AddressLease, "state" | "createdAt">,
-    Partial<Pick<AddressLease, "state" | "createdAt">> {
-  /** `store`: the lease is held and unused. `signature`: only signature, runner and expiry were checked, without the store. */
-  checked: "store" | "signature";
-}
+export type ValidToken = Omit<Validation, "valid">;
 
 /** The reservation that a token stands for, while it is not used. */
 export async function validateToken(context: Context, input: ValidateInput): Promise<ValidToken> {

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { exactNumber, familyOf } from "../addressing/ip";
+import type { Growth, PoolStatus, PoolTotals, PoolUsage } from "../answers";
 import { OverlayError } from "../errors";
 import { formatRangesOf } from "../ipam/errors";
 import { findUsage, historyOf, listSpecs, listUsages } from "../ipam/interface";
@@ -8,49 +9,20 @@ import type { Event, Ipam, PoolSpec, Usage } from "../ipam/types";
 import { formatTenant } from "../owner";
 import { capitalize, describePool, IP_POOLS, runnerOfPool } from "../pool-names";
 import { parseSettings } from "../resource";
-import { type PoolSettings, poolSettings, storedPool } from "../resources/ip-pool";
+import { poolSettings, storedPool } from "../resources/ip-pool";
 import { findSpecPage, givesAddresses, requirePool } from "./address-pools";
 import { type Context, isVisible } from "./context";
 import { isBeginning, isEnd } from "./history";
 import type { PoolPageInput } from "./inputs";
 
-/** Usage of a pool, for JSON. Counts past 2^53 are strings. */
-export interface PoolUsage {
-  pool: string;
-  kind: PoolSpec["kind"];
-  /** Of an IPPool. */
-  type?: PoolSettings["type"];
-  range: string;
-  allocation: PoolSpec["allocation"];
-  tenant?: string;
-  capacity: number | string;
-  /** Held or offered. */
-  allocated: number | string;
-  /** Neither held nor offered; those in quarantine are given out last. */
-  available: number | string;
-  /** Leases by state. */
-  offered: number;
-  reserved: number;
-  used: number;
-  quarantined: number;
-  /** Percentage of values that are held or offered, with two decimals. */
-  utilization: number;
-}
-
-/** A pool, and how fast it fills: absent if the caller may see only some of its changes. */
-export interface PoolStatus extends PoolUsage, Partial<Growth> {}
-
-export interface UsagePage {
-  pools: PoolUsage[];
-  /** The cursor of the next page; absent: this is the last. */
-  next?: string;
-}
-
 /** The pools that the caller may see, by name. */
 export const poolUsages = async (context: Context, page: PoolPageInput = {}): Promise<PoolUsage[]> =>
   (await poolUsagePage(context, page)).pools;
 
-export async function poolUsagePage(context: Context, page: PoolPageInput = {}): Promise<UsagePage> {
+export async function poolUsagePage(
+  context: Context,
+  page: PoolPageInput = {},
+): Promise<{ pools: PoolUsage[]; next?: string }> {
   const { prefix = "", limit } = page;
   const { specs, next } = await findSpecPage(context, page);
   const usages = limit === undefined ? await listUsages(context.pool, prefix) : await readUsages(context, specs);
@@ -122,10 +94,6 @@ const describeRoom = ({ capacity, held }: Room) => ({
 });
 
 /** All pools of addresses and ports that the caller may see, together. A block that is a pool of its own counts in its parent, too. */
-export interface PoolTotals extends Omit<PoolUsage, "pool" | "kind" | "range" | "allocation" | "tenant"> {
-  pools: number;
-}
-
 export async function poolStats(context: Context): Promise<PoolTotals> {
   const specs = (await listSpecs(context.pool)).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
   const usages = await listUsages(context.pool, "");
@@ -145,22 +113,13 @@ export async function poolStats(context: Context): Promise<PoolTotals> {
   };
 }
 
-/** How fast a pool fills, by its history. */
-export interface Growth {
-  /** Values that were given out in the last hour, less those that were returned. Negative: the pool empties. */
-  growthLastHour: number;
-  growthLastDay: number;
-  /** Seconds until nothing is left at the faster of both rates; absent when it does not grow. */
-  exhaustedInSeconds?: number;
-}
-
 const HOUR = 3600;
 const DAY = 24 * HOUR;
 
 /** How many changes a pool keeps at least. */
 const KEPT = 10_000;
 
-/** `now` is in milliseconds. If the changes that a pool keeps are of less than a day, the rate is that of their time. */
+/** How fast a pool fills, by its history. `now` is in milliseconds. If the changes that a pool keeps are of less than a day, the rate is that of their time. */
 export async function readGrowth(
   pool: Pick<Ipam, "events">,
   name: string,

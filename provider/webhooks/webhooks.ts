@@ -1,6 +1,7 @@
 import { createHmac, randomBytes } from "node:crypto";
 import { z } from "zod";
-import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "../access/caller";
+import { boundsFields, describeBounds, resolveBounds } from "../access/caller";
+import type { WebhookInfo } from "../answers";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import type { Delivery, Webhook } from "../ipam/admin";
@@ -52,24 +53,7 @@ export async function createWebhook(
   );
 }
 
-/** A webhook for JSON, without its secret. */
-export interface WebhookInfo extends BoundsInfo {
-  id: string;
-  url: string;
-  createdAt: string;
-  createdBy?: string;
-  state: "active" | "failing" | "suspended";
-  /** The newest event that its receiver has accepted, or that is not for it. */
-  delivered: number;
-  /** Events after that one, also those that are not for it. */
-  pending: number;
-  failures?: number;
-  failingSince?: string;
-  retryAt?: string;
-  error?: string;
-}
-
-/** Oldest first. */
+/** Without their secrets, oldest first. */
 export async function listWebhooks(pool: Store): Promise<WebhookInfo[]> {
   const [webhooks, deliveries] = [await pool.admin.webhooks.list(), await pool.admin.webhooks.deliveries()];
   const { last } = await pool.events({});
@@ -82,20 +66,17 @@ export async function listWebhooks(pool: Store): Promise<WebhookInfo[]> {
 }
 
 function describeWebhook(webhook: Webhook, delivery: Delivery, last: number): WebhookInfo {
+  const { id, url, createdAt, createdBy } = webhook;
   const { delivered, failures, failedSince, retryAt, error, suspended } = delivery;
   return {
-    id: webhook.id,
-    url: webhook.url,
-    ...describeBounds(webhook),
-    createdAt: formatTime(webhook.createdAt),
-    ...(webhook.createdBy !== undefined && { createdBy: webhook.createdBy }),
+    ...{ id, url, ...describeBounds(webhook), createdAt: formatTime(createdAt), createdBy },
     state: suspended ? "suspended" : failures === undefined ? "active" : "failing",
     delivered,
     pending: Math.max(0, last - delivered),
-    ...(failures !== undefined && { failures }),
-    ...(failedSince !== undefined && { failingSince: formatTime(failedSince) }),
-    ...(retryAt !== undefined && { retryAt: formatTime(retryAt) }),
-    ...(error !== undefined && { error }),
+    failures,
+    failingSince: failedSince === undefined ? undefined : formatTime(failedSince),
+    retryAt: retryAt === undefined ? undefined : formatTime(retryAt),
+    error,
   };
 }
 

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { showEvents } from "../../provider/access/caller";
+import type { NumberedChange } from "../../provider/answers";
 import { isOverlayError, type OverlayError } from "../../provider/errors";
 import type { Delivery, Webhook, Webhooks } from "../../provider/ipam/admin";
 import type { EventFeed } from "./feed";
 import { POST_TIMEOUT_MS, post } from "./post";
-import { describeLoggedEvent, type NumberedChange } from "./stream";
+import { describeLoggedEvent } from "./stream";
 
 /** Times of deliveries, in milliseconds. */
 export const DELIVERY_TIMES = {

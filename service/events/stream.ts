@@ -1,6 +1,7 @@
+import type { NumberedChange } from "../../provider/answers";
 import { isOverlayError, type OverlayError } from "../../provider/errors";
 import type { LoggedEvent } from "../../provider/ipam/types";
-import { type Change, describeEvent } from "../../provider/reservations";
+import { describeEvent } from "../../provider/reservations";
 import type { EventFeed } from "./feed";
 import { formatPosition, type Position, positionOf } from "./position";
 import { type FollowOptions, followSelected } from "./selection";
@@ -12,11 +13,6 @@ const RECONNECT_MS = 1000;
 
 export interface StreamOptions extends Omit<FollowOptions, "after"> {
   after: Position;
-}
-
-/** An event, for JSON. */
-export interface NumberedChange extends Change {
-  id: number;
 }
 
 export const describeLoggedEvent = ({ id, ...event }: LoggedEvent): NumberedChange => ({ id, ...describeEvent(event) });

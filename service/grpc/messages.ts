@@ -1,14 +1,7 @@
 import { z } from "zod";
+import type { PoolStatus, Validation } from "../../provider/answers";
 import type { LoggedEvent } from "../../provider/ipam/types";
-import {
-  type AddressLease,
-  createPoolInput,
-  describeEvent,
-  describeLease,
-  type PoolStatus,
-  type PoolUsage,
-  reserveInput,
-} from "../../provider/reservations";
+import { createPoolInput, describeEvent, describeLease, reserveInput } from "../../provider/reservations";
 
 /** Parts of messages: how those of requests are parsed, and how those of answers are built. */
 
@@ -52,7 +45,7 @@ function toTenant(text: string | undefined): { org: string; project: string } | 
 }
 
 /** The message `Lease`. After an offline check of a token, only a part of it is known. */
-export const toLeaseMessage = (lease: Partial<AddressLease>): object => ({
+export const toLeaseMessage = (lease: Omit<Validation, "valid" | "checked">): object => ({
   ip: lease.ip,
   ip6: lease.ip6,
   port: lease.port,
@@ -73,8 +66,8 @@ export const toLeaseMessage = (lease: Partial<AddressLease>): object => ({
 export const describeLeases = (leases: Parameters<typeof describeLease>[0][]): object[] =>
   leases.map((lease) => toLeaseMessage(describeLease(lease)));
 
-/** The message `Ipam`. */
-export const toPoolMessage = (pool: PoolUsage & Partial<PoolStatus>): object => ({
+/** The message `Pool`. */
+export const toPoolMessage = (pool: PoolStatus): object => ({
   name: pool.pool,
   kind: pool.kind,
   type: pool.type && enumName("POOL_TYPE", pool.type),

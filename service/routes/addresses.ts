@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { addressAnswer, availabilityAnswer, historyAnswer, totalsAnswer } from "../../provider/answers";
 import {
   addressInput,
   availableAddresses,
@@ -11,8 +12,6 @@ import {
 import type { RouteGroup } from "../app";
 import { addressHistoryFields, availableFields, placeFields } from "../inputs";
 import { pageSize } from "../requests";
-import { addressAnswer, availabilityAnswer, totalsAnswer } from "../schemas/addresses";
-import { historyAnswer } from "../schemas/pools";
 
 const addressParams = z.object({ ip: addressInput.shape.ip.describe("The address.") });
 

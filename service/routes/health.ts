@@ -1,6 +1,6 @@
+import { healthAnswer, readinessAnswer } from "../../provider/answers";
 import type { RouteGroup } from "../app";
 import { readinessOf } from "../readiness";
-import { healthAnswer, readinessAnswer } from "../schemas/health";
 
 /** Whether the process is running, and whether it can serve. */
 export const healthRoutes: RouteGroup = (app, { pool }) => {

@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../../provider/answers";
 import {
   createPool,
   deletePool,
@@ -10,7 +11,6 @@ import {
 import type { RouteGroup } from "../app";
 import { createPoolFields, historyFields, poolPageFields } from "../inputs";
 import { pageSize } from "../requests";
-import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../schemas/pools";
 
 const poolParams = z.object({
   pool: z.string().min(1).describe("NAME of an IPPool, or the whole name, with `/` written as `%2F`."),

@@ -1,3 +1,4 @@
+import { leaseAnswer, leasePage, releaseAnswer, reserveAnswer, validationAnswer } from "../../provider/answers";
 import {
   describeLease,
   findLeasePage,
@@ -19,8 +20,6 @@ import {
   validateFields,
 } from "../inputs";
 import { mergeInputs, pageSize, requireInput } from "../requests";
-import { leaseAnswer } from "../schemas/lease";
-import { leasePage, releaseAnswer, reserveAnswer, validationAnswer } from "../schemas/reservations";
 
 function describeReservation({ lease, token, gateways: [gateway, gateway6] }: Reservation) {
   return { ...describeLease(lease), gateway, gateway6, token, warnings: lease.warnings };

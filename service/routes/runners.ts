@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../../provider/answers";
 import {
   availableAddresses,
   describeRunnerConfig,
@@ -8,7 +9,6 @@ import {
 } from "../../provider/reservations";
 import type { RouteGroup } from "../app";
 import { reportFields, runnerFields } from "../inputs";
-import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../schemas/runners";
 
 const runnerParams = z.object({
   runner: runnerInput.shape.runner.describe("NAME if only one network has it, or NETWORK%2FNAME."),

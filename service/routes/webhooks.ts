@@ -1,10 +1,10 @@
 import { z } from "zod";
 import type { Caller } from "../../provider/access/caller";
 import { openAsOperator } from "../../provider/access/tenant-ipam";
+import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../../provider/answers";
 import { createWebhook, listWebhooks, removeWebhook, resumeWebhook } from "../../provider/webhooks/webhooks";
 import type { RouteGroup } from "../app";
 import { webhookFields } from "../inputs";
-import { createdWebhookAnswer, webhookIdAnswer, webhooksAnswer } from "../schemas/webhooks";
 
 const idParams = z.strictObject({ id: z.string().min(1).describe("Id of the webhook.") });
 
