@@ -3,7 +3,6 @@ import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchScale } from "./scale";
 import { benchService } from "./service";
-import { benchServiceStore } from "./service/stacks";
 import { benchTunnel } from "./tunnel";
 import { benchUp } from "./up";
 
@@ -13,7 +12,6 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   pool: benchPool,
   scale: benchScale,
   service: benchService,
-  "service-store": benchServiceStore,
   hub: benchHub,
   loss: benchLoss,
   tunnel: benchTunnel,

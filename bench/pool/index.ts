@@ -7,12 +7,12 @@ import type { Claimer, Sample } from "./claimers";
 import { type CompiledProgram, compilePrograms } from "./compiled";
 import { buildGoIpam } from "./go-ipam";
 import { type Figure, figureOf, type PoolsReport, printPools } from "./report";
-import { floorSubject, goIpamSubjects, linearSearchSubjects, ourSubjects, type Subject } from "./subjects";
+import { floorSubject, goIpamSubjects, ourSubjects, type Subject } from "./subjects";
 import { benchUsers, WORKS } from "./users";
 import { renderUsers } from "./users-report";
 
 /**
- * Claims per second of each engine, and in the same run of go-ipam, of a linear search, and of the disk itself. Figures vary with other
+ * Claims per second of each engine, and in the same run of go-ipam, and of the disk itself. Figures vary with other
  * load on the machine, so all subjects are measured alternately in several rounds, and medians and ratios within rounds are reported.
  *
  * `--work pools`: in pools from empty to nearly full. `--work users`, or some of its parts: the work that users have.
@@ -107,12 +107,7 @@ async function benchEngine(
     claimers.push(...ourClaimers);
     const [theirs, theirClaimers] = goIpam === undefined ? [[], []] : await goIpamSubjects(engine, goIpam, cases);
     claimers.push(...theirClaimers);
-    const subjects = [
-      floorSubject(folder, engine),
-      ...ours,
-      ...theirs,
-      ...(name === "sqlite" ? linearSearchSubjects(cases) : []),
-    ];
+    const subjects = [floorSubject(folder, engine), ...ours, ...theirs];
     console.error(`${name}: measuring.`);
     into.durability[name] = engine.durability;
     into.figures.push(...(await measure(groupByCase(subjects), budget.rounds, deadline)));

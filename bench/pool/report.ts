@@ -35,7 +35,7 @@ export function printPools(all: PoolsReport): Ratio[] {
   );
   console.log(`Data on ${all.fileSystem}, every claim durable when it is answered:`);
   for (const [name, durability] of Object.entries(all.durability)) console.log(`  ${name}: ${durability}`);
-  console.log("go-ipam and linear search in memory keep nothing.\n");
+  console.log("go-ipam in memory keeps nothing.\n");
   console.log(table(figureRows(all.figures), [2, 3, 4]));
   const duplicates = all.figures.filter((figure) => figure.duplicates > 0);
   for (const { system, how, duplicates: count } of duplicates)

@@ -4,7 +4,7 @@ import { SETTINGS } from "./adapter";
 import { type Case, EMPTY, fillCase, openCase, roomIn } from "./cases";
 import { type Claimer, type Sample, sample, startClaimer } from "./claimers";
 import type { CompiledProgram } from "./compiled";
-import { fdatasyncs, linearSearches } from "./floors";
+import { fdatasyncs } from "./floors";
 import { type GoIpamOptions, goIpamOptionsAt, startGoIpam } from "./go-ipam";
 
 /** What one figure measures: a system, in a case, with a number of clients or processes. */
@@ -80,16 +80,6 @@ function goIpamOptionsFor({ postgres, etcd }: Engine): GoIpamOptions {
   if (etcd) return goIpamOptionsAt("etcd", etcd.ports[0]!);
   return { storage: "memory" };
 }
-
-export const linearSearchSubjects = (cases: Case[]): Subject[] =>
-  cases
-    .filter(({ filled }) => filled === "from the bottom")
-    .map((one) => ({
-      system: "linear search, memory",
-      where: one.name,
-      how: "1 at a time",
-      sample: async (milliseconds) => ({ rate: linearSearches(one, milliseconds), duplicates: 0 }),
-    }));
 
 export const FLOOR = "fdatasync";
 

@@ -42,11 +42,11 @@ export class Connection {
     return new Connection(socket, host, token);
   }
 
-  send(method: "GET" | "POST", path: string): Promise<HttpAnswer> {
+  post(path: string): Promise<HttpAnswer> {
     return new Promise((resolve, reject) => {
       if (this.#failure) return reject(this.#failure);
       this.#pending = { resolve, reject };
-      this.socket.write(`${method} ${path} HTTP/1.1\r\n${this.#headers}`);
+      this.socket.write(`POST ${path} HTTP/1.1\r\n${this.#headers}`);
     });
   }
 

@@ -4,7 +4,7 @@ import { type Programs, startInstance, startReference } from "./processes";
 import { type Figure, figureOf } from "./report";
 import { withResources } from "./resources";
 import { prepareStore } from "./store";
-import { API, CONSTANT, httpSubject, LINEAR, measureInTurn, ONE, poolSubject, type Rounds, TWO } from "./subjects";
+import { API, CONSTANT, httpSubject, measureInTurn, ONE, poolSubject, type Rounds, TWO } from "./subjects";
 
 /** Figures of one engine. What it is compared with is measured beside each, because the speed of the machine varies. */
 export interface EngineCycles {
@@ -18,17 +18,15 @@ export const benchCycles = (name: EngineName, programs: Programs, rounds: Rounds
   withResources(async (resources) => {
     console.error(`${name}: measuring reserve, use and release.`);
     const engine = await resources.add(ENGINES[name].start());
-    const { token, spec } = await prepareStore(engine.url);
-    const range = [spec.ranges[0]!.first, spec.ranges.at(-1)!.last] as const;
+    const token = await prepareStore(engine.url);
     const driver = await resources.add(startDriver(programs.driver));
-    const reference = await resources.add(startReference(programs.reference, ...range));
+    const reference = await resources.add(startReference(programs.reference));
     const [first, second] = [
       await resources.add(startInstance(engine.url)),
       await resources.add(startInstance(engine.url)),
     ];
     const subjects = [
-      httpSubject(CONSTANT, driver, { processes: [reference], base: "/constant" }),
-      httpSubject(LINEAR, driver, { processes: [reference], base: "/linear" }),
+      httpSubject(CONSTANT, driver, { processes: [reference], base: "" }),
       await resources.add(poolSubject(engine.url, programs.pool)),
       httpSubject(ONE, driver, { processes: [first], base: API, token }),
       httpSubject(TWO, driver, { processes: [first, second], base: API, token }),

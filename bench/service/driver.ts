@@ -1,11 +1,10 @@
 import { Connection } from "./connection";
-import type { Command, CycleAnswer, CycleCommand, GetAnswer, GetCommand, Step } from "./drivers";
-import { STEPS, summarizeLatencies } from "./latencies";
+import type { Command, CycleAnswer } from "./drivers";
+import { STEPS, type Step, summarizeLatencies } from "./latencies";
 
 /** A process that sends requests, as commands from IPC say. It shares no process with the service that it measures. */
 process.on("message", async (command: Command) => {
-  const answer = command.do === "get" ? sendGets(command) : runCycles(command);
-  process.send!(await answer.catch((error: Error) => ({ error: error.message })));
+  process.send!(await runCycles(command).catch((error: Error) => ({ error: error.message })));
 });
 process.on("disconnect", () => process.exit());
 process.send!("ready");
@@ -15,7 +14,7 @@ const UNAVAILABLE = 503;
 const ATTEMPTS = 5;
 
 /** Reserve, use and release, again and again by each client, until the time is over. */
-async function runCycles({ urls, base, runner, token, clients, milliseconds }: CycleCommand): Promise<CycleAnswer> {
+async function runCycles({ urls, base, runner, token, clients, milliseconds }: Command): Promise<CycleAnswer> {
   const open = (_: unknown, i: number) => Connection.open(urls[i % urls.length]!, token);
   const connections = await Promise.all(Array.from({ length: clients }, open));
   const latencies: Record<Step, number[]> = { reserve: [], use: [], release: [] };
@@ -26,7 +25,7 @@ async function runCycles({ urls, base, runner, token, clients, milliseconds }: C
   const send = async (connection: Connection, step: Step, query: string): Promise<string> => {
     for (let attempt = 1; ; attempt++) {
       const sent = performance.now();
-      const { status, body } = await connection.send("POST", `${base}/ip/${step}?${query}`);
+      const { status, body } = await connection.post(`${base}/ip/${step}?${query}`);
       latencies[step].push(performance.now() - sent);
       if (status === 200) return body;
       if (status !== UNAVAILABLE || attempt === ATTEMPTS) throw new Error(`${step} answered ${status}: ${body}`);
@@ -55,22 +54,5 @@ async function runCycles({ urls, base, runner, token, clients, milliseconds }: C
     return { cycles, milliseconds: time, duplicates, repeated, ...summary };
   } finally {
     for (const connection of connections) connection.close();
-  }
-}
-
-/** One request after the other. */
-async function sendGets({ url, path, token, count }: GetCommand): Promise<GetAnswer> {
-  const connection = await Connection.open(url, token);
-  const latencies: number[] = [];
-  try {
-    for (let i = 0; i < count; i++) {
-      const sent = performance.now();
-      const { status, body } = await connection.send("GET", path);
-      latencies.push(performance.now() - sent);
-      if (status !== 200) throw new Error(`${path} answered ${status}: ${body}`);
-    }
-    return summarizeLatencies(latencies);
-  } finally {
-    connection.close();
   }
 }

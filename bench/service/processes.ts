@@ -44,7 +44,7 @@ export async function startInstance(store: string): Promise<HttpProcess> {
   const folder = mkdtempSync(join(tmpdir(), "overlay-bench-"));
   const log = join(folder, "log");
   const file = openSync(log, "w");
-  const command = [process.execPath, ...profiling(), OVERLAYCTL, "serve", "--listen", "127.0.0.1:0", ...RATE_LIMIT];
+  const command = [process.execPath, OVERLAYCTL, "serve", "--listen", "127.0.0.1:0", ...RATE_LIMIT];
   const [program, ...args] = tied(command, "KILL") as [string, ...string[]];
   const env = { PATH: process.env.PATH, HOME: folder, OVERLAY_STORE: store, ...SETTINGS };
   const child = spawn(program, args, { cwd: folder, env, stdio: ["ignore", file, file] });
@@ -66,16 +66,8 @@ export async function startInstance(store: string): Promise<HttpProcess> {
   }
 }
 
-/** With `OVERLAY_BENCH_PROFILES=FOLDER`, each instance writes a CPU profile there when it ends. */
-const profiling = (): string[] => {
-  const folder = process.env.OVERLAY_BENCH_PROFILES;
-  return folder === undefined ? [] : ["--cpu-prof", `--cpu-prof-dir=${folder}`];
-};
-
-/** Its linear search is over these IPv4 addresses. */
-export async function startReference(program: string, first: bigint, last: bigint): Promise<HttpProcess> {
-  const range = [first, last].map((value) => String(value & 0xffff_ffffn));
-  const child = fork(program, range, { execArgv: [] });
+export async function startReference(program: string): Promise<HttpProcess> {
+  const child = fork(program, { execArgv: [] });
   const url = await Promise.race([
     once(child, "message").then(([text]) => String(text)),
     once(child, "exit").then(() => Promise.reject(new Error("the reference has ended"))),

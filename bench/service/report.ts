@@ -5,8 +5,7 @@ import { table } from "../table";
 import type { EngineCycles } from "./cycles";
 import { AIM_MS, type HostileFigure } from "./hostile";
 import { type Latencies, STEPS, type Step } from "./latencies";
-import type { EngineMillion } from "./million";
-import { CLIENTS, CONSTANT, LINEAR, ONE, POOL_ITSELF, type Sample, TWO } from "./subjects";
+import { CLIENTS, CONSTANT, ONE, POOL_ITSELF, type Sample, TWO } from "./subjects";
 
 /** A system in all rounds. */
 export interface Figure {
@@ -35,7 +34,6 @@ export interface Report {
   /** The highest share of the CPUs that other work used before an engine was measured. */
   busy: number;
   cycles: EngineCycles[];
-  million: EngineMillion[];
   hostile: HostileFigure[];
 }
 
@@ -74,12 +72,11 @@ export interface Aim {
 }
 
 export function printReport(report: Report): void {
-  const { cycles, million, hostile, busy } = report;
-  const aims = [...cycles.flatMap(cycleAims), ...million.flatMap(millionAims), ...hostile.flatMap(hostileAims)];
+  const { cycles, hostile, busy } = report;
+  const aims = [...cycles.flatMap(cycleAims), ...hostile.flatMap(hostileAims)];
   console.log(`${CLIENTS} clients on loopback, ${cpus().length} CPUs for them, the service and its store.`);
   console.log(`Other work used up to ${Math.round(busy * 100)} % of the CPUs before a measurement.\n`);
   for (const each of cycles) printCycles(each);
-  for (const each of million) printMillion(each);
   for (const { what, sent, name, largestAnswer } of hostile)
     console.log(`${sent} ${what}: the worst was ${name}. The largest answer had ${largestAnswer} bytes.\n`);
   console.log(`${table([["", "", "aim"], ...aims.map(aimRow)])}\n`);
@@ -87,16 +84,15 @@ export function printReport(report: Report): void {
 }
 
 function printCycles({ engine, durability, figures }: EngineCycles): void {
-  const [constant, linear] = [find(figures, CONSTANT), find(figures, LINEAR)];
+  const constant = find(figures, CONSTANT);
   const rows = figures.map((figure) => [
     figure.system,
     rangeText(figure.rates),
     ...(figure.http ? httpCells(figure.http, median(figure.rates)) : ["", "", "", ""]),
-    figure.http ? ratioText(figure, constant) : "",
-    figure.http ? ratioText(figure, linear) : "",
+    figure.http ? compareRounds(figure.rates, constant.rates).median.toFixed(2) : "",
   ]);
-  const heading = [engine, "requests/s", "cycles/s", "p50 ms", "p99 ms", "CPU ms", "/ constant", "/ linear"];
-  console.log(table([heading, ...rows], [1, 2, 3, 4, 5, 6, 7]));
+  const heading = [engine, "requests/s", "cycles/s", "p50 ms", "p99 ms", "CPU ms", "/ constant"];
+  console.log(table([heading, ...rows], [1, 2, 3, 4, 5, 6]));
   console.log(`${engine}: ${durability}.`);
   // Every client of the constant answer gets the same address.
   const others = figures.filter(({ system }) => system !== CONSTANT).flatMap(({ http }) => http ?? []);
@@ -110,23 +106,6 @@ const httpCells = ({ p50, p99, cpuMs }: HttpFigure, rate: number): string[] => [
   p99.toFixed(1),
   cpuMs.toFixed(2),
 ];
-
-function printMillion({ engine, leases, cycles, reads }: EngineMillion): void {
-  const row = (what: string, empty: number, full: number, digits: number) => [
-    what,
-    empty.toFixed(digits),
-    full.toFixed(digits),
-    `${(full / empty).toFixed(2)}×`,
-  ];
-  const { empty, full } = cycles;
-  const rows = [
-    row("requests/s: reserve, use, release", median(empty.rates), median(full.rates), 0),
-    row("their p99, ms", empty.http!.p99, full.http!.p99, 1),
-    ...reads.map((each) => row(`GET ${each.read}, ms`, median(each.empty), median(each.full), 2)),
-  ];
-  const heading = [engine, "empty", `${leases.toLocaleString("en")} leases`, ""];
-  console.log(`${table([heading, ...rows], [1, 2, 3])}\n`);
-}
 
 function cycleAims({ engine, figures }: EngineCycles): Aim[] {
   const [one, two, pool] = [find(figures, ONE), find(figures, TWO), find(figures, POOL_ITSELF)];
@@ -145,23 +124,6 @@ function cycleAims({ engine, figures }: EngineCycles): Aim[] {
   ];
 }
 
-function millionAims({ engine, leases, cycles, reads }: EngineMillion): Aim[] {
-  const many = leases.toLocaleString("en");
-  const aim = { unit: "×", atMost: 2 } as const;
-  return [
-    {
-      ...aim,
-      what: `${engine}: time of a request with ${many} leases / empty`,
-      value: compareRounds(cycles.empty.rates, cycles.full.rates).median,
-    },
-    ...reads.map(({ read, empty, full }) => ({
-      ...aim,
-      what: `${engine}: GET ${read} with ${many} leases / empty`,
-      value: compareRounds(full, empty).median,
-    })),
-  ];
-}
-
 const hostileAims = ({ what, sent, held }: HostileFigure): Aim[] => [
   { what: `event loop held by the worst of ${sent} hostile ${what}`, value: held, unit: " ms", atMost: AIM_MS },
 ];
@@ -177,8 +139,6 @@ function aimRow({ what, value, unit, atLeast, atMost }: Aim): string[] {
 }
 
 const find = (figures: Figure[], system: string): Figure => figures.find((figure) => figure.system === system)!;
-
-const ratioText = (a: Figure, b: Figure): string => compareRounds(a.rates, b.rates).median.toFixed(2);
 
 /** Rounds that differ a lot show that other work was running meanwhile. */
 function rangeText(rates: number[]): string {

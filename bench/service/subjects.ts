@@ -13,7 +13,6 @@ export const CLIENTS = 32;
 export const API = "/api/overlay";
 
 export const CONSTANT = "constant answer";
-export const LINEAR = "linear search";
 export const POOL_ITSELF = "pool, 32 together";
 export const ONE = "one instance";
 export const TWO = "two instances";
@@ -77,18 +76,13 @@ export async function poolSubject(url: string, program: CompiledProgram): Promis
  * All subjects in turn in each round, after a round that does not count. Every second round is in reverse order, so that none is
  * always first. Returns the samples of each subject.
  */
-export async function measureInTurn(
-  subjects: Subject[],
-  { rounds, milliseconds }: Rounds,
-  afterRound: () => Promise<void> = async () => {},
-): Promise<Sample[][]> {
+export async function measureInTurn(subjects: Subject[], { rounds, milliseconds }: Rounds): Promise<Sample[][]> {
   const samples = subjects.map((): Sample[] => []);
   for (const subject of subjects) await subject.sample(milliseconds);
   for (let round = 0; round < rounds; round++) {
     const order = [...subjects.entries()];
     for (const [i, subject] of round % 2 ? order.reverse() : order)
       samples[i]!.push(await subject.sample(milliseconds));
-    await afterRound();
   }
   return samples;
 }

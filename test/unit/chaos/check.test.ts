@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { findViolations, type Stored } from "../../../chaos/pool/check";
-import { type Entry, entriesIn } from "../../../chaos/pool/ledger";
+import { findViolations, type Stored } from "../../../chaos/check";
+import { type Entry, entriesIn } from "../../../chaos/ledger";
 
 /** `1 a claim 7/x` means: at 1, a claims, and at 1.5 it is told value 7 under lease id x. */
 function ledger(...lines: string[]): Entry[] {

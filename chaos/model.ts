@@ -1,4 +1,4 @@
-import { omitUndefined } from "../../provider/ipam/decide/rows";
+import { omitUndefined } from "../provider/ipam/decide/rows";
 import type { CallResult, Entry, GrantedLease } from "./ledger";
 
 /**

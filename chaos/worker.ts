@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { isOverlayError } from "../../provider/errors";
-import type { Store } from "../../provider/ipam";
-import { openIpam } from "../../provider/ipam";
+import { isOverlayError } from "../provider/errors";
+import type { Store } from "../provider/ipam";
+import { openIpam } from "../provider/ipam";
 import { makeCall, type OwnerState, recordEntry } from "./calls";
 import { SETTINGS } from "./chaos-pool";
 import { LedgerWriter, readLedger } from "./ledger";

@@ -1,5 +1,5 @@
-import { parseIp } from "../../provider/addressing/ip";
-import type { Ipam, Lease, Settings } from "../../provider/ipam";
+import { parseIp } from "../provider/addressing/ip";
+import type { Ipam, Lease, Settings } from "../provider/ipam";
 import type { GrantedLease } from "./ledger";
 
 /** The pool that all workers claim from. It is small, so that each address has many owners one after another. */

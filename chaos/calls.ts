@@ -1,6 +1,6 @@
-import { isOverlayError } from "../../provider/errors";
-import type { Ipam, Lease } from "../../provider/ipam";
-import { claimOne } from "../../provider/ipam/interface";
+import { isOverlayError } from "../provider/errors";
+import type { Ipam, Lease } from "../provider/ipam";
+import { claimOne } from "../provider/ipam/interface";
 import { POOL, toGrantedLease } from "./chaos-pool";
 import type { Call, CallResult, Entry, LedgerWriter } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE } from "./model";

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { ENGINES } from "../../bench/engines";
-import { FaultyProxy } from "../../test/contract/servers/faulty-proxy";
-import { type PostgresServer, postgresMissing, startPostgres } from "../../test/contract/servers/postgres";
+import { ENGINES } from "../bench/engines";
+import { FaultyProxy } from "../test/contract/servers/faulty-proxy";
+import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 
 /** A store on a disk, and what happens to its server during a run. */
 export interface Store {
