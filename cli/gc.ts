@@ -214,8 +214,5 @@ const unknownHostError = (host: string, known: string[]): OverlayError =>
 /** Hosts that may still use the values of a lease, or of leases in its child pool. */
 export function hostsOfForgotten(lease: Lease, all: Lease[]): string[] {
   const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOfForgotten(each, all));
-  return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN_HOST]), ...within])];
+  return [...new Set([...(forgottenHosts(lease) ?? []), ...within])];
 }
-
-/** For leases of releases that did not record hosts. */
-const UNKNOWN_HOST = "unknown";

@@ -10,17 +10,14 @@ import {
   freeInput,
   ipOf,
   type Reservation,
-  releaseByContainer,
-  releaseByToken,
+  release,
   releaseInput,
   reserveInput,
   reserveMany,
   searchInput,
   showAddress,
-  useByAddress,
-  useByAddressInput,
-  useByToken,
-  useByTokenInput,
+  useAddress,
+  useInput,
   validateOffline,
   validateToken,
 } from "../provider/reservations";
@@ -154,13 +151,9 @@ export const useCommand = () =>
     .requiredOption("--by <name>", "the container that uses it; repeating the command is harmless")
     .option("--vm", "a virtual machine uses it, so `gc` does not look for a container")
     .action(
-      withPool<{ token?: string }>(async ({ context, out }, given) => {
-        const options = await withTokenRead(given);
-        const lease =
-          options.token === undefined
-            ? await useByAddress(context, parseOptions(useByAddressInput, options))
-            : await useByToken(context, parseOptions(useByTokenInput, options));
-        out.one(describeLease(lease));
+      withPool<{ token?: string }>(async ({ context, out }, options) => {
+        const input = parseOptions(useInput, await withTokenRead(options));
+        out.one(describeLease(await useAddress(context, input)));
       }),
     );
 
@@ -174,15 +167,16 @@ export const releaseCommand = () =>
     .option("--by <name>", "the container; with --network or --pool, only its addresses there")
     .action(
       withPool<{ token?: string }>(async ({ context, out }, options) => {
-        const { token, by, ...where } = parseOptions(releaseInput, await withTokenRead(options));
-        if ((token === undefined) === (by === undefined))
-          throw new OverlayError("INPUT_INVALID", "Neither --token nor --by was given, or both.", "Give one of them.");
-        const { leases, kept } =
-          token === undefined ? await releaseByContainer(context, by!, where) : await releaseByToken(context, token);
+        const input = parseOptions(releaseInput, await withTokenRead(options));
+        const { leases, kept } = await release(context, input);
         printLeases(out, leases);
         for (const lease of kept) out.note(`${ipOf(lease)} is no longer used, but stays reserved for ${lease.owner}.`);
         if (leases.length === 0)
-          out.note(by === undefined ? "Nothing to release: it has ended already." : `${by} holds no address there.`);
+          out.note(
+            input.by === undefined
+              ? "Nothing to release: it has ended already."
+              : `${input.by} holds no address there.`,
+          );
       }),
     );
 

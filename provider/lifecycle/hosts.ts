@@ -84,7 +84,7 @@ interface KnownUnderlays {
   underlays: Underlays;
   /** Why hosts did not answer, by role. */
   errors: Map<string, OverlayError>;
-  /** The error of a host of which the state has no facts either: nothing can be planned. A state of an earlier release has none. */
+  /** The error of a host of which the state has no facts either: nothing can be planned. */
   unknown?: OverlayError;
 }
 
@@ -94,7 +94,7 @@ export async function askOrRecall(
   props: Values,
 ): Promise<KnownUnderlays> {
   const known: KnownUnderlays = { underlays: {}, errors: new Map() };
-  const lastSeen = lastUnderlays.parse(underlaysInState(props));
+  const lastSeen = lastUnderlays.parse(props.underlays);
   for (const [role, answer] of askAll(deps, targets, (role) => lastSeen[role])) {
     try {
       const lastKey = lastSeen[role]?.publicKey;
@@ -166,9 +166,7 @@ const underlay = z.object({
   uplink: z.string().optional(),
   publicKey: publicKey.optional(),
 });
-/** The underlay of each host, by role, as the last run wrote it to the state. States of earlier releases have it in `machines`. */
-export const underlaysInState = ({ underlays, machines }: Values): unknown => underlays ?? machines;
-
+/** The underlay of each host, by role, as the last run wrote it to the state. */
 const lastUnderlays = z
   .record(z.string(), underlay)
   .catch({})

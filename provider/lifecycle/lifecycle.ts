@@ -10,7 +10,7 @@ import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
 import { NOT_COMPARED, NOT_READ, readDrift } from "./drift";
-import { apply, askHosts, cleanRemovedHosts, underlaysInState } from "./hosts";
+import { apply, askHosts, cleanRemovedHosts } from "./hosts";
 import {
   buildChildPool,
   buildLeaseData,
@@ -234,7 +234,7 @@ export class Lifecycle {
     if (meshPool(def, news) === undefined) await leaveMesh(def, deps, pool, olds, owned);
     const kept = Object.keys(def.outputs.shape).filter((key) => !shownOutputs(def).includes(key));
     const outputs = Object.fromEntries(kept.map((key) => [key, olds[key]]));
-    outputs.underlays = underlaysInState(olds);
+    outputs.underlays = olds.underlays;
     if (olds.tunnelEnd) outputs.tunnelEnd = olds.tunnelEnd;
     const props = { ...outputs, ...news, leaseId: owned.leaseId, uid: owned.uid, ...owned.stamp };
     const wasDeleting = lease.deletingSince !== undefined;

@@ -35,14 +35,9 @@ export function configuredTargets(def: Definition, props: Values, clean: string[
   return targetsOf(def, props).filter(({ connection }) => !clean.includes(hostId(connection)));
 }
 
-/**
- * The same before a change, and hosts that an earlier change has removed from the resource but not cleaned. States of earlier releases
- * name those in `leaving`.
- */
+/** The same before a change, and hosts that an earlier change has removed from the resource but not cleaned. */
 export function configuredTargetsBefore(def: Definition, olds: Values, news: Values, clean: string[]): TargetHost[] {
-  const notCleaned = ((olds.pendingCleanup ?? olds.leaving ?? []) as string[]).map((text) =>
-    parseTarget(text, targetsOf(def, news)),
-  );
+  const notCleaned = ((olds.pendingCleanup ?? []) as string[]).map((text) => parseTarget(text, targetsOf(def, news)));
   return [...configuredTargets(def, olds, clean), ...notCleaned];
 }
 

@@ -19,7 +19,7 @@ export {
   isOfStack,
   isOfVm,
 } from "./leases";
-export { free, type Released, release, releaseByContainer, releaseByToken } from "./release";
+export { free, release } from "./release";
 export { type Reservation, reserve, reserveMany } from "./reserve";
 export * from "./runner-report";
 export * from "./runners";
@@ -27,4 +27,4 @@ export * from "./search";
 export { createPool, deletePool } from "./service-pools";
 export { type ValidToken, validateOffline, validateToken } from "./tokens";
 export * from "./usage";
-export { useAddress, useByAddress, useByToken } from "./use";
+export { useAddress } from "./use";

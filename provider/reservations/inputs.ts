@@ -14,7 +14,8 @@ import { ipPool } from "../resources/ip-pool";
 import { PLACEMENTS } from "../resources/placement";
 
 /**
- * Inputs of the functions in this folder, from options of a command or from a request. All text is parsed here.
+ * Inputs of the functions in this folder, from options of a command or from a request, with the descriptions that the service documents. All text
+ * is parsed here.
  */
 
 /** How the description of an interface puts it: an IPv4 address is not written as one of IPv6. */
@@ -61,43 +62,62 @@ const runnerName = z
   .regex(ONE_OR_TWO_NAMES, "must be the name of a runner, or NETWORK/RUNNER")
   .meta({ examples: ["node1", "training/node1"] });
 
-/** A runner's subnet, or a pool by its name. A runner whose name only one network has needs no network. */
-const where = { network: resourceName.optional(), runner: runnerName.optional(), pool: z.string().min(1).optional() };
-const value = { ip: ip.optional(), port: portOption.optional() };
-const vm = z.boolean().optional();
+/** In a query, all values are text. */
+const flag = z
+  .union([z.boolean(), z.enum(["true", "false"]).transform((text) => text === "true")], "must be true or false")
+  .optional();
 
-const poolChoiceInput = z.object(where);
+/** A runner's subnet, or a pool by its name. A runner whose name only one network has needs no network. */
+const where = {
+  network: resourceName.optional().describe("The network of the runner."),
+  runner: runnerName
+    .optional()
+    .describe("The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`."),
+  pool: z.string().min(1).optional().describe("Instead of a runner: an IPPool, or any pool of addresses or ports."),
+};
+const value = {
+  ip: ip.optional().describe("The address."),
+  port: portOption.optional().describe("In a pool of ports: the port."),
+};
+const vm = flag.describe("For a virtual machine.");
+const by = plainName.describe("The container or virtual machine.");
+const token = z.string().describe("The token that `ip/reserve` answered.");
+
+export const poolChoiceInput = z.object(where);
 export const reserveInput = z.object({
   ...where,
   ...value,
-  /** On any runner of `network`. `placement` alone says so, too. */
-  anyRunner: z.boolean().optional(),
-  placement: z.enum(PLACEMENTS).optional(),
-  /** In the tenant's own pool of this type, which is made at first use. */
-  type: resourceName.optional(),
-  tenant: tenantText.optional(),
-  count: integerBetween(1, 64, "addresses from 1 to 64").optional(),
-  ttl: ttl.optional(),
+  anyRunner: flag.describe("On any runner of `network`. `placement` alone says so, too."),
+  placement: z.enum(PLACEMENTS).optional().describe("How any runner is chosen; default mostFree."),
+  type: resourceName.optional().describe("Instead of a pool: the tenant's own pool of this type, made at first use."),
+  tenant: tenantText.optional().describe("With `type`: ORGANIZATION/PROJECT. Default: the tenant of the access token."),
+  count: integerBetween(1, 64, "addresses from 1 to 64")
+    .optional()
+    .describe("Number of addresses, all or none. With `count` the answer is a list."),
+  ttl: ttl.optional().describe("Seconds for which it may stay unused; default 300, 1800 with `vm`."),
   vm,
-  by: plainName.optional(),
-  owner: plainName.optional(),
-  /** As in the header Idempotency-Key. */
+  by: by.optional().describe("The container that it is for; the same container gets the same reservation again."),
+  owner: plainName.optional().describe("Instead of a container: the same owner gets the same reservation again."),
   key: z
     .string()
     .regex(new RegExp(`^${PRINTABLE}{1,200}$`, "u"), "must be 1 to 200 printable characters")
-    .optional(),
+    .optional()
+    .describe("A request with the same key gets the same reservation again."),
 });
 export const validateInput = z.object({
-  token: z.string(),
-  runner: z.string().optional(),
-  offline: z.boolean().optional(),
+  token,
+  runner: z.string().optional().describe("The runner that the token must be for: NAME or NETWORK/NAME."),
+  offline: flag.describe("Check signature and expiry only, without the store."),
 });
-export const useByTokenInput = z.object({ token: z.string(), runner: z.string().optional(), by: plainName, vm });
-export const useByAddressInput = z.object({ ...where, ...value, by: plainName, vm });
-export const releaseInput = z.object({ ...where, token: z.string().optional(), by: plainName.optional() });
-export const freeInput = z.object({ ...where, ...value, force: z.boolean().optional() });
+export const useInput = z.object({ ...where, ...value, token: token.optional(), by, vm });
+export const releaseInput = z.object({ ...where, token: token.optional(), by: by.optional() });
+export const freeInput = z.object({
+  ...where,
+  ...value,
+  force: flag.describe("Also if a Pulumi stack holds it; its next run requests it again."),
+});
 export const holdInput = z.object({ ...where, ...value, ttl: ttl.default(30) });
-export const addressInput = z.object({ ...where, ip });
+export const addressInput = z.object({ ...where, ip: ip.describe("The address.") });
 
 /** `POOL/VALUE`, such as `runner/training/node1/10.128.64.5`: the lease after which a page begins. */
 const cursor = z.string().transform((text, context) => {
@@ -108,34 +128,38 @@ const cursor = z.string().transform((text, context) => {
   return z.NEVER;
 });
 
+const size = limit.optional().describe("Entries of the page.");
+const NEXT = "`next` of the page before.";
+
 export const searchInput = z.object({
   ...where,
-  ip: ip.optional(),
-  owner: z.string().optional(),
-  by: plainName.optional(),
+  ip: ip.optional().describe("Only this address."),
+  owner: z.string().optional().describe("Only of owners whose name contains this text."),
+  by: by.optional().describe("Only of this container."),
   labels: z.array(label).max(20).optional(),
   tenant: tenantOrText.optional(),
-  state: z.enum(["offered", "reserved", "used", "quarantined"]).optional(),
-  limit: limit.optional(),
-  after: cursor.optional(),
+  state: z.enum(["offered", "reserved", "used", "quarantined"]).optional().describe("Default: reserved and used."),
+  limit: size,
+  after: cursor.optional().describe(NEXT),
 });
 
 export const availableInput = z.object({
   ...where,
-  /** How many free addresses of each pool are listed. */
-  limit: integerBetween(0, 1000, "from 0 to 1000").default(100),
+  limit: integerBetween(0, 1000, "from 0 to 1000")
+    .default(100)
+    .describe("How many free addresses of each pool are listed; default 100."),
   /** The pool after which the page begins. */
-  after: z.string().optional(),
+  after: z.string().optional().describe(NEXT),
 });
 
 /** A page of pools whose names begin with `prefix`, after the pool of this name. */
 export const poolPageInput = z.object({
-  prefix: z.string().optional(),
-  limit: limit.optional(),
-  after: z.string().optional(),
+  prefix: z.string().optional().describe("What their names begin with, such as `runner/training/`."),
+  limit: size,
+  after: z.string().optional().describe(NEXT),
 });
 
-export const runnerInput = z.object({ network: resourceName.optional(), runner: runnerName });
+export const runnerInput = z.object({ network: where.network, runner: runnerName });
 
 const workloads = z
   .array(z.object({ name: plainName, ip, ip6: ip.optional() }))
@@ -175,8 +199,7 @@ export const allocationInput = z.object({ uid: serviceUid, ...allocationPlace })
 export type PoolChoice = z.output<typeof poolChoiceInput>;
 export type ReserveInput = z.output<typeof reserveInput>;
 export type ValidateInput = z.output<typeof validateInput>;
-export type UseByTokenInput = z.output<typeof useByTokenInput>;
-export type UseByAddressInput = z.output<typeof useByAddressInput>;
+export type UseInput = z.output<typeof useInput>;
 export type ReleaseInput = z.output<typeof releaseInput>;
 export type FreeInput = z.output<typeof freeInput>;
 export type HoldInput = z.output<typeof holdInput>;

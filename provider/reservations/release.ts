@@ -4,27 +4,36 @@ import type { Condition, Ipam, Lease, TokenClaims } from "../ipam/types";
 import { describePool } from "../pool-names";
 import { requireValue } from "./address-pools";
 import { type Context, refuseLeaseOfOther } from "./context";
-import type { FreeInput, PoolChoice, ReleaseInput } from "./inputs";
+import type { FreeInput, ReleaseInput } from "./inputs";
 import { formatValue, ipOf, isOfStack, userLeaseNames } from "./leases";
 import { findLeases } from "./search";
 import { mustBeUnused, readToken } from "./tokens";
 
-export interface Released {
+interface Released {
   /** Released, or no longer used. Empty: there was nothing to release. */
   leases: Lease[];
   /** Those of them that belong to stacks, and stay reserved for them. */
   kept: Lease[];
 }
 
-/** By the token of a reservation, or all of a container. */
+/**
+ * By the token of a reservation that is not used, or all addresses of a container, in every pool or in the given ones. It may be repeated: what has
+ * ended already needs no release.
+ */
 export async function release(context: Context, { token, by, ...where }: ReleaseInput): Promise<Released> {
   if (token !== undefined && by === undefined) return releaseByToken(context, token);
-  if (token === undefined && by !== undefined) return releaseByContainer(context, by, where);
-  throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
+  if (token !== undefined || by === undefined)
+    throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
+  const released: Released = { leases: [], kept: [] };
+  for (const lease of await findLeases(context, { ...where, by })) {
+    if (!(await releaseOrReturn(context.pool, lease))) continue;
+    released.leases.push(lease);
+    if (isOfStack(lease)) released.kept.push(lease);
+  }
+  return released;
 }
 
-/** Releases an unused reservation. It may be repeated: what has ended already needs no release. */
-export async function releaseByToken(context: Context, token: string): Promise<Released> {
+async function releaseByToken(context: Context, token: string): Promise<Released> {
   const grant = await readToken(context, token);
   const lease = await findUnused(context, grant);
   if (!lease) return { leases: [], kept: [] };
@@ -46,17 +55,6 @@ async function findUnused(context: Context, grant: TokenClaims): Promise<Lease |
   if (!isCurrent) throw tokenUsedError(grant);
   refuseLeaseOfOther(lease, context);
   return mustBeUnused(grant, lease);
-}
-
-/** Releases all addresses of a container, in every pool or in the given ones. A caller with a tenant releases none of other tenants. */
-export async function releaseByContainer(context: Context, by: string, where: PoolChoice = {}): Promise<Released> {
-  const released: Released = { leases: [], kept: [] };
-  for (const lease of await findLeases(context, { ...where, by })) {
-    if (!(await releaseOrReturn(context.pool, lease))) continue;
-    released.leases.push(lease);
-    if (isOfStack(lease)) released.kept.push(lease);
-  }
-  return released;
 }
 
 /** A stack keeps its lease, and its token can be used again. false: the lease has changed meanwhile. */

@@ -4,30 +4,26 @@ import type { Ipam, Lease } from "../ipam/types";
 import { type AddressPool, requireValue } from "./address-pools";
 import { type AddressClaim, claimAddress } from "./claim";
 import { type Context, refuseLeaseOfOther } from "./context";
-import type { UseByAddressInput, UseByTokenInput } from "./inputs";
+import type { UseInput } from "./inputs";
 import { formatValue, isHeldBy, isOfVm, userLeaseNames, vmLabel } from "./leases";
 import { leaseOfToken, readToken } from "./tokens";
 
-/** By its token, or by the address. */
-export const useAddress = (
-  context: Context,
-  { token, ...input }: UseByAddressInput & { token?: string | undefined },
-): Promise<Lease> => (token === undefined ? useByAddress(context, input) : useByToken(context, { token, ...input }));
-
-/** Marks the reservation of a token as used: it does not expire then. The same container may ask again. */
-export async function useByToken(context: Context, { token, runner, by, vm }: UseByTokenInput): Promise<Lease> {
-  const grant = await readToken(context, token, runner);
+/**
+ * Marks an address as used, by the token of its reservation, or by itself if it is free or was reserved for the same container: it does not expire then. The same
+ * container may ask again.
+ */
+export async function useAddress(context: Context, input: UseInput): Promise<Lease> {
+  const { token, runner, by, vm } = input;
+  if (token === undefined) {
+    const { place, value } = await requireValue(context, input, "Give ip, port or token.");
+    return useValue(context, place, value, input);
+  }
+  const claims = await readToken(context, token, runner);
   return markUsed(context.pool, { by, vm }, async () => {
-    const lease = await leaseOfToken(context, grant);
-    if (lease.state === "used" && lease.usedBy !== by) throw tokenUsedError(grant, lease.usedBy ?? lease.owner);
+    const lease = await leaseOfToken(context, claims);
+    if (lease.state === "used" && lease.usedBy !== by) throw tokenUsedError(claims, lease.usedBy ?? lease.owner);
     return lease;
   });
-}
-
-/** The same without a token: for a free address, or one that was reserved for the same container. */
-export async function useByAddress(context: Context, input: UseByAddressInput): Promise<Lease> {
-  const { place, value } = await requireValue(context, input, "Give ip, port or token.");
-  return useValue(context, place, value, input);
 }
 
 /** `value` is the address or the port, `ip6` the address of the other family. */

@@ -3,6 +3,7 @@ import { OverlayError } from "../../provider/errors";
 import {
   allocate,
   allocateInput,
+  type CreatePoolInput,
   createPool,
   createPoolInput,
   deallocate,
@@ -14,68 +15,40 @@ import {
   poolUsagePage,
   showPool,
 } from "../../provider/reservations";
-import { allocationPolicyField, describeLeases, poolTypeField, toLeaseMessage, toPoolMessage } from "./messages";
+import {
+  allocationPolicyField,
+  describeLeases,
+  fromFields,
+  poolTypeField,
+  toFields,
+  toLeaseMessage,
+  toPoolMessage,
+} from "./messages";
 import { unary } from "./methods";
 
 /** The service `Ipam`: pools, and addresses of services. */
 
-const pool = createPoolInput.shape;
-const quota = pool.quota.unwrap().shape;
+const { poolName, type, allocation, quota: limits, ...others } = createPoolInput.shape;
 const page = poolPageInput.shape;
-
-const toQuota = ({ max_ips: maxIps, max_reservations: maxReservations }: QuotaMessage) => ({
-  ...(maxIps !== undefined && { maxIps }),
-  ...(maxReservations !== undefined && { maxReservations }),
-});
-
-interface QuotaMessage {
-  max_ips?: number | undefined;
-  max_reservations?: number | undefined;
-}
+const quota = z.object(toFields(limits.unwrap().shape));
 
 const createPoolRequest = z.object({
-  name: pool.poolName,
-  address_space: pool.addressSpace,
-  type: poolTypeField.pipe(pool.type),
-  ranges: pool.ranges,
-  parent: pool.parent,
-  prefix_length: pool.prefixLength,
-  port_range: pool.portRange,
-  reserved: pool.reserved,
-  static_only: pool.staticOnly,
-  tenant: pool.tenant,
-  quota: z.object({ max_ips: quota.maxIps, max_reservations: quota.maxReservations }).transform(toQuota).optional(),
-  allocation: allocationPolicyField.pipe(pool.allocation),
-  auto_assign: pool.autoAssign,
-  avoid_boundary_ips: pool.avoidBoundaryIps,
-  warn_at_percent: pool.warnAtPercent,
-  labels: pool.labels,
+  name: poolName,
+  ...toFields(others),
+  type: poolTypeField.pipe(type),
+  allocation: allocationPolicyField.pipe(allocation),
+  quota: quota.optional(),
 });
 
-const toCreatePoolInput = (request: z.output<typeof createPoolRequest>): z.output<typeof createPoolInput> => ({
-  poolName: request.name,
-  addressSpace: request.address_space,
-  type: request.type,
-  ranges: request.ranges,
-  parent: request.parent,
-  prefixLength: request.prefix_length,
-  portRange: request.port_range,
-  reserved: request.reserved,
-  staticOnly: request.static_only,
-  tenant: request.tenant,
-  quota: request.quota,
-  allocation: request.allocation,
-  autoAssign: request.auto_assign,
-  avoidBoundaryIps: request.avoid_boundary_ips,
-  warnAtPercent: request.warn_at_percent,
-  labels: request.labels,
-});
+/** The fields have the schemas of the inputs. */
+const toCreatePoolInput = ({ name, quota, ...rest }: z.output<typeof createPoolRequest>): CreatePoolInput =>
+  ({ ...fromFields<unknown>(rest), poolName: name, quota: quota && fromFields(quota) }) as unknown as CreatePoolInput;
 
 const allocationRequest = z.object({
   service_uid: allocateInput.shape.uid,
   pool: allocateInput.shape.pool,
   pool_type: poolTypeField,
-  tenant: pool.tenant,
+  tenant: others.tenant,
 });
 
 const allocateRequest = allocationRequest.extend({

@@ -44,65 +44,53 @@ function toTenant(text: string | undefined): { org: string; project: string } | 
   return org === undefined || project === undefined ? undefined : { org, project };
 }
 
+/** Fields of messages have names such as `lease_id`. */
+export const toFields = <V>(values: { [name: string]: V }): Record<string, V> =>
+  Object.fromEntries(
+    Object.entries(values).map(([name, value]) => [name.replace(/[A-Z]/g, (sign) => `_${sign.toLowerCase()}`), value]),
+  );
+
+export const fromFields = <V>(fields: { [name: string]: V }): Record<string, V> =>
+  Object.fromEntries(
+    Object.entries(fields).map(([name, value]) => [name.replace(/_(.)/g, (_, sign) => sign.toUpperCase()), value]),
+  );
+
 /** The message `Lease`. After an offline check of a token, only a part of it is known. */
-export const toLeaseMessage = (lease: Omit<Validation, "valid" | "checked">): object => ({
-  ip: lease.ip,
-  ip6: lease.ip6,
-  port: lease.port,
-  pool: lease.pool,
-  network: lease.network,
-  runner: lease.runner,
-  state: lease.state && enumName("LEASE_STATE", lease.state),
-  used_by: lease.usedBy,
-  created_at: toTimestamp(lease.createdAt),
-  created_by: lease.createdBy,
-  expires_at: toTimestamp(lease.expiresAt),
-  tenant: toTenant(lease.tenant),
-  labels: lease.labels,
-  owner: lease.owner,
-  lease_id: lease.leaseId,
-});
+export const toLeaseMessage = (lease: Omit<Validation, "valid" | "checked">): object =>
+  toFields<unknown>({
+    ...lease,
+    state: lease.state && enumName("LEASE_STATE", lease.state),
+    createdAt: toTimestamp(lease.createdAt),
+    expiresAt: toTimestamp(lease.expiresAt),
+    tenant: toTenant(lease.tenant),
+  });
 
 export const describeLeases = (leases: Parameters<typeof describeLease>[0][]): object[] =>
   leases.map((lease) => toLeaseMessage(describeLease(lease)));
 
 /** The message `Pool`. */
-export const toPoolMessage = (pool: PoolStatus): object => ({
-  name: pool.pool,
-  kind: pool.kind,
-  type: pool.type && enumName("POOL_TYPE", pool.type),
-  ranges: pool.range.split(", "),
-  allocation: enumName("ALLOCATION_POLICY", pool.allocation),
-  tenant: toTenant(pool.tenant),
-  capacity: String(pool.capacity),
-  allocated: String(pool.allocated),
-  available: String(pool.available),
-  utilization_percent: pool.utilization,
-  offered: pool.offered,
-  reserved: pool.reserved,
-  used: pool.used,
-  quarantined: pool.quarantined,
-  growth_last_hour: pool.growthLastHour,
-  growth_last_day: pool.growthLastDay,
-  exhausted_in_seconds: pool.exhaustedInSeconds,
-});
+export const toPoolMessage = ({ pool, range, utilization, ...rest }: PoolStatus): object =>
+  toFields<unknown>({
+    ...rest,
+    name: pool,
+    type: rest.type && enumName("POOL_TYPE", rest.type),
+    ranges: range.split(", "),
+    allocation: enumName("ALLOCATION_POLICY", rest.allocation),
+    tenant: toTenant(rest.tenant),
+    ...{ capacity: String(rest.capacity), allocated: String(rest.allocated), available: String(rest.available) },
+    utilizationPercent: utilization,
+  });
 
 /** The message `Event`. */
 export function toEventMessage({ id, uid, ...event }: LoggedEvent): object {
-  const change = describeEvent({ uid, ...event });
-  return {
+  const { at: _, what, value, tenant, ...change } = describeEvent({ uid, ...event });
+  return toFields<unknown>({
+    ...change,
     id,
     time: { seconds: Math.floor(event.at / 1000), nanos: (event.at % 1000) * 1_000_000 },
-    kind: enumName("EVENT_KIND", change.what),
-    pool: change.pool,
-    values: change.value.split(", "),
-    owner: change.owner,
-    lease_uid: uid,
-    lease_id: change.leaseId,
-    tenant: toTenant(change.tenant),
-    used_by: change.usedBy,
-    by: change.by,
-    taken_by: change.takenBy,
-    former_owner: change.formerOwner,
-  };
+    kind: enumName("EVENT_KIND", what),
+    values: value.split(", "),
+    leaseUid: uid,
+    tenant: toTenant(tenant),
+  });
 }

@@ -8,7 +8,7 @@ import {
   reserveInput,
   reserveMany,
   useAddress,
-  useByAddressInput,
+  useInput,
   validateInput,
   validateToken,
 } from "../../provider/reservations";
@@ -66,7 +66,7 @@ export const reservationMethods = {
       ...where,
       ...address,
       token: releaseInput.shape.token,
-      container: useByAddressInput.shape.by,
+      container: useInput.shape.by,
       vm: reservation.vm,
     }),
     run: async ({ overlay }, { container: by, ...input }) =>

@@ -1,14 +1,14 @@
 import { createInterface } from "node:readline";
 import { openIpam } from "../../provider/ipam";
-import { type Context, releaseByToken, reserveMany, useByToken } from "../../provider/reservations";
+import { type Context, release, reserveMany, useAddress } from "../../provider/reservations";
 
 /**
  * A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`, which it answers with `won` or a code, or
  * `reserve KEY`, which it answers with lease ids.
  */
 const ACTIONS: Record<string, (context: Context, subject: string, name: string) => Promise<string>> = {
-  use: (context, token, by) => useByToken(context, { token, by }).then(() => "won"),
-  release: (context, token) => releaseByToken(context, token).then(() => "won"),
+  use: (context, token, by) => useAddress(context, { token, by }).then(() => "won"),
+  release: (context, token) => release(context, { token }).then(() => "won"),
   reserve: async (context, key) =>
     (await reserveMany(context, { pool: "p", key, count: 3 })).map(({ lease }) => lease.leaseId).join(","),
 };

@@ -169,33 +169,6 @@ test("after a failed move to another host the old one is kept in the state, and 
   expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
 });
 
-test("a state of an earlier release has the underlay of its hosts in `machines`", async () => {
-  const network = await makeNetwork();
-  const made = await makeRunner(network, "a", "192.0.2.11");
-  const { underlays, ...others } = made;
-  expect(underlays).toMatchObject({ runner: { underlayIp: "192.0.2.11" } });
-  fleet.down.add("192.0.2.11");
-  const inputs = await checked(runners, "a", { ...runnerInputs(network, "a", "192.0.2.11"), mtu: 1400 }, made);
-  const error = (await runners
-    .update("training/a", { ...others, machines: underlays }, inputs)
-    .catch((e: unknown) => e)) as PartialFailure;
-  expect(error.properties).toMatchObject({ underlays });
-});
-
-test("a state of an earlier release names hosts to be cleaned in `leaving`", async () => {
-  const network = await makeNetwork();
-  const old = await makeRunner(network, "a", "192.0.2.11");
-  const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
-  fleet.down.add("192.0.2.99");
-  const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as PartialFailure;
-  const { pendingCleanup, ...state } = error.properties;
-  fleet.down.clear();
-  const done = await runners.update("training/a", { ...state, leaving: pendingCleanup }, moved);
-  expect(done).toMatchObject({ pendingCleanup: [] });
-  expect(done).not.toHaveProperty("leaving");
-  expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
-});
-
 test("a resource that was renamed keeps its name also when it is created again", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");

@@ -10,7 +10,7 @@ import {
   reserve,
   reserveInput,
   reserveMany,
-  useByToken,
+  useAddress,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
 import { codeOf, messageOf } from "./answers";
@@ -55,7 +55,7 @@ describe("several at once", () => {
     const reservations = await reserveMany(context, { pool: "web", count: 3 });
     expect(reservations.map(({ lease }) => ipOf(lease))).toEqual(["192.168.7.0", "192.168.7.1", "192.168.7.2"]);
     for (const [i, { token }] of reservations.entries())
-      expect(await useByToken(context, { token, by: `c${i}` })).toMatchObject({ usedBy: `c${i}` });
+      expect(await useAddress(context, { token, by: `c${i}` })).toMatchObject({ usedBy: `c${i}` });
     expect(new Set(reservations.map(({ lease }) => lease.owner)).size).toBe(3);
   });
 

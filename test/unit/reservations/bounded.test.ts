@@ -12,7 +12,7 @@ import {
   heartbeatRunner,
   ipOf,
   poolUsages,
-  releaseByToken,
+  release,
   reportInput,
   reportRunner,
   reserve,
@@ -49,8 +49,8 @@ test("a tenant reserves on any runner, repeats its requests, and sees its own le
   expect(again.map(({ lease }) => lease.leaseId)).toEqual(first.map(({ lease }) => lease.leaseId));
   expect((await findLeases(context)).map(ipOf).sort()).toEqual(first.map(({ lease }) => ipOf(lease)).sort());
   expect(first.every(({ lease }) => lease.tenant?.org === "acme")).toBe(true);
-  for (const { token } of first) await releaseByToken(context, token);
-  expect(await releaseByToken(context, first[0]!.token)).toEqual({ leases: [], kept: [] });
+  for (const { token } of first) await release(context, { token });
+  expect(await release(context, { token: first[0]!.token })).toEqual({ leases: [], kept: [] });
 });
 
 test("a runner reports with a token for its network or its pool, and not with one for a tenant", async () => {

@@ -10,13 +10,11 @@ import {
   holdAddress,
   importAddresses,
   ipOf,
-  releaseByContainer,
-  releaseByToken,
+  release,
   reserve,
   searchInput,
   showAddress,
-  useByAddress,
-  useByToken,
+  useAddress,
   validateToken,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
@@ -51,10 +49,10 @@ describe.each([
   test("reserve, validate, use, list, release by container", async () => {
     const { lease, token } = await reserve(context, { ...where, ttl: 60 });
     expect(await validateToken(context, { token })).toMatchObject({ leaseId: lease.leaseId, state: "reserved" });
-    expect(await useByToken(context, { token, by: "c1" })).toMatchObject({ state: "used", usedBy: "c1" });
+    expect(await useAddress(context, { token, by: "c1" })).toMatchObject({ state: "used", usedBy: "c1" });
     expect((await findLeases(context, { by: "c1" })).map(ipOf)).toEqual([ipOf(lease)]);
     expect(await findLeases(context, { ...where, by: "c1" })).toHaveLength(1);
-    const { leases, kept } = await releaseByContainer(context, "c1");
+    const { leases, kept } = await release(context, { by: "c1" });
     expect([leases.map(ipOf), kept]).toEqual([[ipOf(lease)], []]);
     expect(await findLeases(context, { by: "c1" })).toEqual([]);
     expect(await stage.pool.ipam.admin.fsck()).toEqual([]);
@@ -62,30 +60,30 @@ describe.each([
 
   test("used again by the same container: the same answer; by another one: TOKEN_USED", async () => {
     const { token } = await reserve(context, where);
-    const first = await useByToken(context, { token, by: "c1" });
-    expect(first).toMatchObject(await useByToken(context, { token, by: "c1" }));
-    expect(await codeOf(useByToken(context, { token, by: "c2" }))).toBe("TOKEN_USED");
-    expect(await codeOf(releaseByToken(context, token))).toBe("TOKEN_USED");
+    const first = await useAddress(context, { token, by: "c1" });
+    expect(first).toMatchObject(await useAddress(context, { token, by: "c1" }));
+    expect(await codeOf(useAddress(context, { token, by: "c2" }))).toBe("TOKEN_USED");
+    expect(await codeOf(release(context, { token }))).toBe("TOKEN_USED");
     const value = first.ranges[0]!.first;
     const at = value < 65_536n ? { port: Number(value) } : { ip: value };
     expect(await free(context, { ...where, ...at })).toMatchObject({ leaseId: first.leaseId });
-    expect(await codeOf(useByToken(context, { token, by: "c1" }))).toBe("TOKEN_USED");
+    expect(await codeOf(useAddress(context, { token, by: "c1" }))).toBe("TOKEN_USED");
   });
 
   test("two reservations for one container at once give two tokens that both work", async () => {
     const both = await Promise.all([1, 2].map(() => reserve(context, { ...where, by: "c1" })));
     expect(new Set(both.map(({ lease }) => lease.leaseId)).size).toBe(1);
     for (const { token } of both)
-      expect(await useByToken(context, { token, by: "c1" })).toMatchObject({ usedBy: "c1" });
+      expect(await useAddress(context, { token, by: "c1" })).toMatchObject({ usedBy: "c1" });
     expect(await codeOf(reserve(context, { ...where, by: "c1" }))).toBe("RESERVATION_EXISTS");
   });
 });
 
 test("an address can be used and freed without its pool, if one pool has it", async () => {
   const ip = parseIp("192.168.7.9");
-  expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ pool: "pool/web", usedBy: "c1" });
-  expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
-  expect(await codeOf(useByAddress(context, { ip, by: "c2" }))).toBe("IP_IN_USE");
+  expect(await useAddress(context, { ip, by: "c1" })).toMatchObject({ pool: "pool/web", usedBy: "c1" });
+  expect(await useAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
+  expect(await codeOf(useAddress(context, { ip, by: "c2" }))).toBe("IP_IN_USE");
   expect(await free(context, { ip })).toMatchObject({ usedBy: "c1" });
   expect(await codeOf(free(context, { ip }))).toBe("LEASE_NOT_FOUND");
   expect(await codeOf(free(context, { ip: parseIp("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
@@ -100,14 +98,14 @@ test("an address can be used and freed without its pool, if one pool has it", as
 
 test("a stack's lease that a container used is returned to the stack, and its ttl restarts", async () => {
   const made = await stage.make("IPReservation", "job", { pool: "web", ttl: 60 });
-  await useByToken(context, { token: String(made.token), by: "c1" });
+  await useAddress(context, { token: String(made.token), by: "c1" });
   stage.pass(3600);
-  const { kept } = await releaseByContainer(context, "c1");
+  const { kept } = await release(context, { by: "c1" });
   expect(kept.map(ipOf)).toEqual([made.ip]);
   const [lease] = await findLeases(context, { ip: parseIp(String(made.ip)) });
   expect(lease).toMatchObject({ state: "reserved", expiresAt: stage.now + 60_000 });
-  expect(await useByToken(context, { token: String(made.token), by: "c2" })).toMatchObject({ usedBy: "c2" });
-  await releaseByContainer(context, "c2");
+  expect(await useAddress(context, { token: String(made.token), by: "c2" })).toMatchObject({ usedBy: "c2" });
+  await release(context, { by: "c2" });
   stage.pass(61);
   expect(await findLeases(context, { ip: parseIp(String(made.ip)) })).toEqual([]);
   await stage.of("IPReservation").delete(made as Values);
@@ -182,13 +180,13 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
 
 test("an address shows its holder and its earlier holders", async () => {
   const ip = parseIp("192.168.7.5");
-  await useByAddress(context, { ip, by: "c1" });
+  await useAddress(context, { ip, by: "c1" });
   stage.pass(10);
-  await releaseByContainer(context, "c1");
+  await release(context, { by: "c1" });
   stage.pass(400);
   await reserve(context, { pool: "web", ip, ttl: 20 });
   stage.pass(500);
-  await useByAddress(context, { ip, by: "c2" });
+  await useAddress(context, { ip, by: "c2" });
   const { holders, before } = await showAddress(context, { ip });
   expect(holders).toMatchObject([{ usedBy: "c2", createdAt: stage.now }]);
   expect(before).toMatchObject([
@@ -206,11 +204,11 @@ describe("a caller with a tenant", () => {
     const ip = lease.ranges[0]!.first;
     expect(await codeOf(reserve(other(), block))).toBe("TENANT_MISMATCH");
     expect(await codeOf(holdAddress(other(), { ...block, ttl: 30 }))).toBe("TENANT_MISMATCH");
-    expect(await codeOf(useByAddress(other(), { ip, by: "c1" }))).toBe("TENANT_MISMATCH");
+    expect(await codeOf(useAddress(other(), { ip, by: "c1" }))).toBe("TENANT_MISMATCH");
     expect(await codeOf(free(other(), { ip, force: true }))).toBe("TENANT_MISMATCH");
     expect(await codeOf(importAddresses(other(), [{ ip: ip + 1n }]))).toBe("TENANT_MISMATCH");
-    expect((await releaseByContainer(other(), "c1")).leases).toEqual([]);
-    expect((await releaseByContainer({ ...context, tenant }, "c1")).leases.map(ipOf)).toEqual([ipOf(lease)]);
+    expect((await release(other(), { by: "c1" })).leases).toEqual([]);
+    expect((await release({ ...context, tenant }, { by: "c1" })).leases.map(ipOf)).toEqual([ipOf(lease)]);
     expect((await reserve(other(), { pool: "web" })).lease.state).toBe("reserved");
   });
 });

@@ -8,12 +8,11 @@ import {
   findLeases,
   ipOf,
   type Reservation,
-  releaseByContainer,
-  releaseByToken,
+  release,
   reserve,
   reserveInput,
   reserveMany,
-  useByToken,
+  useAddress,
   validateOffline,
   validateToken,
 } from "../../../provider/reservations";
@@ -51,7 +50,7 @@ describe.each([
     const [first, second] = await Promise.all([reserveMany(context, input), reserveMany(context, input)]);
     expect(idsOf(second)).toEqual(idsOf(first));
     expect(first).toHaveLength(input.count ?? 1);
-    for (const [i, { token }] of second.entries()) await useByToken(context, { token, by: `c${i}` });
+    for (const [i, { token }] of second.entries()) await useAddress(context, { token, by: `c${i}` });
     const later = await reserveMany(context, input);
     expect(idsOf(later)).toEqual(idsOf(first));
     expect(later.map(({ lease }) => lease.state)).toEqual(first.map(() => "used"));
@@ -74,7 +73,7 @@ describe.each([
 
   test("is free after a release, and after the end of the reservation", async () => {
     const first = await reserve(context, { ...onA, ...name, ttl: 60 });
-    await releaseByToken(context, first.token);
+    await release(context, { token: first.token });
     const second = await reserve(context, { pool: "web", ...name, ttl: 60 });
     expect(second.lease.pool).toBe("pool/web");
     stage.pass(61);
@@ -100,12 +99,12 @@ test("an owner is part of the owner of each lease, and stands for no container",
     [1, 2, 3].map((i) => `service/ci/training/a/job-17 (${i} of 3)`),
   );
   expect(await findLeases(context, { owner: "job-17" })).toHaveLength(3);
-  expect((await releaseByContainer(context, "job-17")).leases).toEqual([]);
+  expect((await release(context, { by: "job-17" })).leases).toEqual([]);
 });
 
 test("of a batch, what is left is not taken for the whole", async () => {
   const [first, second] = await reserveMany(context, { pool: "web", key: "k", count: 2 });
-  await releaseByToken(context, first!.token);
+  await release(context, { token: first!.token });
   expect(await messageOf(reserveMany(context, { pool: "web", key: "k", count: 2 }))).toBe(
     `RESERVATION_EXISTS: Of the 2 addresses of key 'k', only ${ipOf(second!.lease)} is still held. Release the rest first, or use another one.`,
   );
@@ -133,7 +132,7 @@ test("a batch that another process commits while its names are read is found who
 test("a key and a container: the key finds the lease when it is used, another key does not", async () => {
   const { lease, token } = await reserve(context, { ...anywhere, by: "c1", key: "k1" });
   expect((await reserve(context, { ...anywhere, by: "c1", key: "k2" })).lease.leaseId).toBe(lease.leaseId);
-  await useByToken(context, { token, by: "c1" });
+  await useAddress(context, { token, by: "c1" });
   expect((await reserve(context, { ...anywhere, by: "c1", key: "k1" })).lease.leaseId).toBe(lease.leaseId);
   expect(await codeOf(reserve(context, { ...anywhere, by: "c1", key: "k2" }))).toBe("RESERVATION_EXISTS");
 });
@@ -160,22 +159,22 @@ describe("a release by token", () => {
       },
     ]);
     const { lease, token } = await reserve({ pool }, { pool: "p", by: "c1" });
-    expect((await releaseByToken({ pool }, token)).leases).toMatchObject([{ leaseId: lease.leaseId }]);
-    expect(await releaseByToken({ pool }, token)).toEqual({ leases: [], kept: [] });
+    expect((await release({ pool }, { token })).leases).toMatchObject([{ leaseId: lease.leaseId }]);
+    expect(await release({ pool }, { token })).toEqual({ leases: [], kept: [] });
     const again = await reserve({ pool }, { pool: "p", by: "c1" });
-    expect(await releaseByToken({ pool }, token)).toEqual({ leases: [], kept: [] });
+    expect(await release({ pool }, { token })).toEqual({ leases: [], kept: [] });
     expect(await validateToken({ pool }, { token: again.token })).toMatchObject({ state: "reserved" });
   });
 
   test("has nothing to do when the reservation is over, and is refused while it is used", async () => {
     const { token } = await reserve(context, { pool: "web", ttl: 60 });
     stage.pass(61);
-    expect(await releaseByToken(context, token)).toEqual({ leases: [], kept: [] });
+    expect(await release(context, { token })).toEqual({ leases: [], kept: [] });
     const used = await reserve(context, { pool: "web" });
-    await useByToken(context, { token: used.token, by: "c1" });
-    expect(await codeOf(releaseByToken(context, used.token))).toBe("TOKEN_USED");
-    await releaseByContainer(context, "c1");
-    expect(await releaseByToken(context, used.token)).toEqual({ leases: [], kept: [] });
+    await useAddress(context, { token: used.token, by: "c1" });
+    expect(await codeOf(release(context, { token: used.token }))).toBe("TOKEN_USED");
+    await release(context, { by: "c1" });
+    expect(await release(context, { token: used.token })).toEqual({ leases: [], kept: [] });
   });
 
   test("is refused for a token of a stack that a later up has replaced", async () => {
@@ -184,7 +183,7 @@ describe("a release by token", () => {
     const lease = (await findLeases(context, { pool: "web" }))[0]!;
     const current = await claimOne(stage.pool.ipam, { pool: lease.pool, owner: lease.owner, type: lease.type });
     expect(current.leaseId).not.toBe(made.leaseId);
-    expect(await codeOf(releaseByToken(context, String(made.token)))).toBe("TOKEN_USED");
+    expect(await codeOf(release(context, { token: String(made.token) }))).toBe("TOKEN_USED");
   });
 });
 
@@ -204,7 +203,7 @@ describe("validation without the store", () => {
       owner: lease.owner,
       leaseId: lease.leaseId,
     });
-    await useByToken(context, { token, by: "c1" });
+    await useAddress(context, { token, by: "c1" });
     expect(await validateToken(context, { token, offline: true })).toMatchObject({
       checked: "signature",
     });

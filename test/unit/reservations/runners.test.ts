@@ -10,8 +10,7 @@ import {
   reportInput,
   reportRunner,
   reserve,
-  useByAddress,
-  useByToken,
+  useAddress,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
 import { codeOf } from "./answers";
@@ -133,7 +132,7 @@ describe("a report", () => {
   });
 
   test("does not list what Docker picks by itself, and marks what is quarantined as used", async () => {
-    await useByAddress(context, { ip: parseIp("10.10.1.9"), by: "old" });
+    await useAddress(context, { ip: parseIp("10.10.1.9"), by: "old" });
     await report({ containers: [], complete: true, free: true, olderThan: 0 });
     const { unmanaged, used: now } = await report({ containers: [running("web", 200), running("api", 9)] });
     expect(unmanaged).toEqual([{ name: "web", ip: "10.10.1.200" }]);
@@ -142,9 +141,9 @@ describe("a report", () => {
 
   test("answers contradictions, and changes nothing for them", async () => {
     const holder = await reserve(context, { runner: "node1", ip: parseIp("10.10.1.21") });
-    await useByAddress(context, { ip: parseIp("10.10.1.20"), by: "other" });
+    await useAddress(context, { ip: parseIp("10.10.1.20"), by: "other" });
     const made = await stage.make("IPReservation", "kept", { runner: "training/node1", ip: "10.10.1.22" });
-    await useByAddress(context, { ip: parseIp("10.10.1.30"), by: "web" });
+    await useAddress(context, { ip: parseIp("10.10.1.30"), by: "web" });
     await stage.preview("IPReservation", "planned", { runner: "training/node1", ip: "10.10.1.23" });
     const before = await used();
     const { conflicts, used: now } = await report({
@@ -180,8 +179,8 @@ describe("a report", () => {
         ["web", 4],
         ["db", 5],
       ] as const)
-        await useByAddress(context, { ip: parseIp(`10.10.1.${last}`), by: name });
-      await useByAddress(context, { ip: parseIp("10.10.1.6"), by: "vm1", vm: true });
+        await useAddress(context, { ip: parseIp(`10.10.1.${last}`), by: name });
+      await useAddress(context, { ip: parseIp("10.10.1.6"), by: "vm1", vm: true });
       await importAddresses(context, [{ ip: parseIp("10.10.1.7"), by: "daemon" }]);
       stage.pass(61);
     });
@@ -211,7 +210,7 @@ describe("a report", () => {
     });
 
     test("one that is older than a lease", async () => {
-      await useByAddress(context, { ip: parseIp("10.10.1.8"), by: "young" });
+      await useAddress(context, { ip: parseIp("10.10.1.8"), by: "young" });
       const input = { containers: [], complete: true, free: true };
       expect((await report(input)).gone.map(({ usedBy }) => usedBy)).toEqual(["web", "db"]);
       expect((await report({ ...input, olderThan: 0 })).gone.map(({ usedBy }) => usedBy)).toEqual(["young"]);
@@ -219,7 +218,7 @@ describe("a report", () => {
 
     test("what a stack holds goes back to the stack", async () => {
       const made = await stage.make("IPReservation", "job", { runner: "training/node1" });
-      await useByToken(context, { token: String(made.token), by: "job" });
+      await useAddress(context, { token: String(made.token), by: "job" });
       stage.pass(61);
       const { released } = await report({ containers: [], complete: true, free: true });
       expect(released.map(({ usedBy }) => usedBy).sort()).toEqual(["db", "job", "web"]);

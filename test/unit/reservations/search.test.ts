@@ -12,14 +12,13 @@ import {
   importAddresses,
   ipOf,
   poolUsages,
-  releaseByContainer,
+  release,
   reserve,
   reserveMany,
   searchInput,
   showAddress,
   showPool,
-  useByAddress,
-  useByToken,
+  useAddress,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "../service/service";
@@ -203,7 +202,7 @@ describe("what a container has on a runner", () => {
 
   test("is found without a scan, however it got it", async () => {
     const { token } = await reserve(context, on);
-    const used = await useByToken(context, { token, by: "c1" });
+    const used = await useAddress(context, { token, by: "c1" });
     await reserve(context, { ...on, by: "c2" });
     await importAddresses(context, [
       { ip: parseIp("10.10.1.50"), by: "c3" },
@@ -228,7 +227,7 @@ describe("what a container has on a runner", () => {
     expect(await find("c3")).toEqual(["10.10.1.40", "10.10.1.50"]);
     expect(await find("c3", { limit: 1 })).toEqual(["10.10.1.40"]);
     expect(await find("c9")).toEqual([]);
-    expect((await releaseByContainer({ pool }, "c3", on)).leases).toHaveLength(2);
+    expect((await release({ pool }, { by: "c3", ...on })).leases).toHaveLength(2);
     expect(await find("c3")).toEqual([]);
     expect(await find("c3", { state: "quarantined" })).toEqual(["10.10.1.40", "10.10.1.50"]);
     expect(scanned).toEqual([]);
@@ -277,8 +276,8 @@ describe("a caller with a tenant", () => {
       historyOfPool(as(acme), "pool/globex"),
       historyOfAddress(as(acme), { pool: "globex", ip: parseIp("10.31.0.1") }),
       findLeases(as(acme), { pool: "globex" }),
-      useByToken(as(acme), { token, by: "c1" }),
-      useByAddress(as(acme), { ip, by: "c1" }),
+      useAddress(as(acme), { token, by: "c1" }),
+      useAddress(as(acme), { ip, by: "c1" }),
       free(as(acme), { ip }),
       showAddress(as(acme), { ip: parseIp("10.31.0.1") }),
     ];

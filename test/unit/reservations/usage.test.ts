@@ -6,11 +6,11 @@ import {
   type Context,
   poolStats,
   poolUsages,
-  releaseByContainer,
+  release,
   reserve,
   reserveMany,
   showPool,
-  useByAddress,
+  useAddress,
 } from "../../../provider/reservations";
 import { Stage } from "../lifecycle/stage";
 import { codeOf, messageOf } from "./answers";
@@ -46,8 +46,8 @@ describe("free addresses", () => {
       ["192.168.7.3", "c2"],
       ["192.168.7.4", "c3"],
     ] as const)
-      await useByAddress(context, { ip: parseIp(ip), by });
-    await releaseByContainer(context, "c2");
+      await useAddress(context, { ip: parseIp(ip), by });
+    await release(context, { by: "c2" });
     expect(await find({ pool: "web", limit: 3 })).toEqual([
       {
         pool: "pool/web",
@@ -116,7 +116,7 @@ test("a runner with both families is as full as its smaller subnet", async () =>
 test("all pools together, by state, as far as the caller sees them", async () => {
   await stage.make("IPPool", "acme", { ranges: ["10.30.0.0/28"], tenant: { org: "acme", project: "shop" } });
   await reserveMany(context, { pool: "web", count: 3 });
-  await useByAddress(context, { ip: parseIp("10.30.0.1"), by: "c1" });
+  await useAddress(context, { ip: parseIp("10.30.0.1"), by: "c1" });
   const totals = { offered: 0, reserved: 3, quarantined: 0 };
   expect(await poolStats(context)).toEqual({
     ...totals,
@@ -141,7 +141,7 @@ test("all pools together, by state, as far as the caller sees them", async () =>
 
 describe("time to exhaustion", () => {
   const show = () => showPool(context, "web", stage.now);
-  const use = (last: number) => useByAddress(context, { ip: parseIp(`192.168.7.${last}`), by: `c${last}` });
+  const use = (last: number) => useAddress(context, { ip: parseIp(`192.168.7.${last}`), by: `c${last}` });
 
   test("follows from the last hour, if that is faster than the day", async () => {
     for (const last of [1, 2, 3]) await use(last);
@@ -156,7 +156,7 @@ describe("time to exhaustion", () => {
     expect(await show()).not.toHaveProperty("exhaustedInSeconds");
     for (const last of [1, 2]) await use(last);
     stage.pass(60);
-    for (const by of ["c1", "c2"]) await releaseByContainer(context, by);
+    for (const by of ["c1", "c2"]) await release(context, { by });
     stage.pass(60);
     expect(await show()).toMatchObject({ growthLastHour: 0, growthLastDay: 0 });
     expect(await show()).not.toHaveProperty("exhaustedInSeconds");
