@@ -1,7 +1,8 @@
+import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import type { Access } from "../ipam/decide/access";
 import { equalRanges } from "../ipam/ranges";
-import type { ExistingLease, Lease, PoolSpec, Tenant } from "../ipam/types";
+import type { ExistingLease, Lease, OfferRequest, PoolSpec, Tenant } from "../ipam/types";
 import {
   formatTenant,
   isOfOtherTenant,
@@ -41,7 +42,7 @@ const CONTAINER_NAME = new RegExp(`^(${USERS}[^/]+/)(.+)$`);
  */
 export class CallerAccess implements Access {
   constructor(
-    private readonly caller: Caller,
+    readonly caller: Caller,
     /** The leases without a tenant that a request of any tenant may make. */
     private readonly sharedRanges: ExistingLease[],
   ) {}
@@ -104,6 +105,32 @@ export class CallerAccess implements Access {
 
   maySeePool(spec: PoolSpec): boolean {
     return (this.#isInBounds(spec.name) || this.#isParent(spec.name)) && !isOfOtherTenant(spec, this.caller.tenant);
+  }
+
+  /** The request with the tenant of the caller, whatever it says itself. */
+  bind<R extends OfferRequest>(request: R): R {
+    const owners = [request.owner, request.formerOwner ?? ""];
+    if (!this.caller.tenant || !owners.some(isOwnerForAllTenants)) return this.withTenant(request);
+    // A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself.
+    const { run: _, program: __, inUp: ___, mayEnd: ____, stays: _____, ...range } = request;
+    if (this.sharedRanges.some((known) => isDeepStrictEqual(known, range))) return request;
+    throw new OverlayError(
+      "ACCESS_DENIED",
+      `Access token ${this.caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
+      "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
+    );
+  }
+
+  withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec; names?: string[] }>(given: T): T {
+    const { tenant } = this.caller;
+    if (!tenant) return given;
+    const { childPool, names } = given;
+    return {
+      ...given,
+      tenant,
+      ...(childPool && { childPool: { ...childPool, tenant } }),
+      ...(names && { names: names.map((name) => this.scopeName(name)) }),
+    };
   }
 
   /**

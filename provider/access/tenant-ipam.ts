@@ -1,21 +1,6 @@
-import { isDeepStrictEqual } from "node:util";
-import { OverlayError } from "../errors";
 import { positionOf } from "../ipam/ranges";
 import type { IpamSettings } from "../ipam/session";
-import type {
-  ExistingLease,
-  Ipam,
-  Lease,
-  LeaseFilter,
-  LoggedEvent,
-  OfferRequest,
-  PoolInfo,
-  PoolPage,
-  PoolSpec,
-  Store,
-  Tenant,
-} from "../ipam/types";
-import { isOwnerForAllTenants } from "../owner";
+import type { Ipam, LeaseFilter, LoggedEvent, PoolInfo, PoolPage, Store } from "../ipam/types";
 import { describePool } from "../pool-names";
 import type { TenantDefaults } from "../resource";
 import { sharedRangeLeases } from "../resources/tenants";
@@ -36,9 +21,8 @@ export function openSession(
 ): Ipam {
   const session = { actor: caller.name, ...settings };
   if (!isBounded(caller)) return store.session(session);
-  const sharedRanges = sharedRangeLeases(tenantDefaults);
-  const access = new CallerAccess(caller, sharedRanges);
-  return limitTo(caller, access, sharedRanges, store.session({ ...session, access }));
+  const access = new CallerAccess(caller, sharedRangeLeases(tenantDefaults));
+  return limitTo(access, store.session({ ...session, access }));
 }
 
 /** The store for its operator: `what` concerns all of it. */
@@ -51,35 +35,23 @@ export const isBounded = ({ tenant, network, pool }: Caller): boolean =>
   tenant !== undefined || network !== undefined || pool !== undefined;
 
 /**
- * The store as one caller may see and change it. Changes are checked in their transaction: see `Access`. Here requests get the tenant of the
- * caller. What the caller may not see is not there for it: an answer does not tell it from what does not exist.
+ * Changes are checked in their transaction: see `Access`. Here requests get the tenant of the caller. What the caller may not see is not there for it: an
+ * answer does not tell it from what does not exist.
  */
-function limitTo(caller: Caller, access: CallerAccess, sharedRanges: ExistingLease[], ipam: Ipam): Ipam {
+function limitTo(access: CallerAccess, ipam: Ipam): Ipam {
   const { describe, withdraw, close, release, touch } = ipam;
+  const { caller } = access;
+  const show = access.show.bind(access);
+  const isVisible = ({ spec }: PoolInfo): boolean => access.maySeePool(spec);
+  const hasPool = async (name: string): Promise<boolean> => (await ipam.pools({ name })).some(isVisible);
   return {
     ...{ describe, withdraw, close, release, touch },
-    ...limitChanges(caller, access, sharedRanges, ipam),
-    ...limitReads(caller, access, ipam),
-  };
-}
-
-type Changes = "offer" | "claim" | "change" | "importLeases" | "signTokens" | "openToken";
-
-function limitChanges(
-  caller: Caller,
-  access: CallerAccess,
-  sharedRanges: ExistingLease[],
-  ipam: Ipam,
-): Pick<Ipam, Changes> {
-  const show = access.show.bind(access);
-  const bind = <R extends OfferRequest>(request: R): R => bindRequest(caller, access, sharedRanges, request);
-  return {
-    offer: async (request) => show(await ipam.offer(bind(request))),
-    claim: async (requests) => (await ipam.claim(requests.map(bind))).map(show),
+    offer: async (request) => show(await ipam.offer(access.bind(request))),
+    claim: async (requests) => (await ipam.claim(requests.map((request) => access.bind(request)))).map(show),
     change: async (pool, leaseId, changes, options) =>
-      show(await ipam.change(pool, leaseId, withTenant(caller, access, changes), options)),
+      show(await ipam.change(pool, leaseId, access.withTenant(changes), options)),
     async importLeases(leases, options) {
-      const given = new Map(leases.map((lease) => [bind(lease), lease]));
+      const given = new Map(leases.map((lease) => [access.bind(lease), lease]));
       const { added, unchanged, conflicts } = await ipam.importLeases([...given.keys()], options);
       return {
         added: added.map(show),
@@ -88,7 +60,8 @@ function limitChanges(
       };
     },
     async signTokens(leases) {
-      for (const lease of leases) mustBeOwn(access, lease);
+      const other = leases.find((lease) => !access.mayChange(lease));
+      if (other) throw access.denied(`a lease in ${describePool(other.pool)} that is not its own`);
       return ipam.signTokens(leases);
     },
     async openToken(token, expected) {
@@ -96,22 +69,13 @@ function limitChanges(
       if (!isPoolInBounds(caller, claims.pool)) throw access.denied(describePool(claims.pool));
       return claims;
     },
-  };
-}
-
-type Reads = "find" | "leases" | "pools" | "freeRanges" | "events";
-
-function limitReads(caller: Caller, access: CallerAccess, ipam: Ipam): Pick<Ipam, Reads> {
-  const isVisible = ({ spec }: PoolInfo): boolean => access.maySeePool(spec);
-  const hasPool = async (name: string): Promise<boolean> => (await ipam.pools({ name })).some(isVisible);
-  return {
     /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. So are offers of others. */
     async find(selector) {
       const lease = await ipam.find(
         "name" in selector ? { ...selector, name: access.scopeName(selector.name) } : selector,
       );
       if (!lease) return undefined;
-      if (access.maySee(lease)) return access.show(lease);
+      if (access.maySee(lease)) return show(lease);
       // Ids are not guessed: the caller has a token of the lease.
       if (!("leaseId" in selector || "uid" in selector)) return undefined;
       throw access.denied(`a lease in ${describePool(lease.pool)}`);
@@ -120,7 +84,7 @@ function limitReads(caller: Caller, access: CallerAccess, ipam: Ipam): Pick<Ipam
       if (!(await hasPool(pool))) return [];
       const read = (next: LeaseFilter) => ipam.leases(pool, { ...(owner !== undefined && { owner }), ...next });
       const leases = await fillPage(owner === undefined ? page : {}, read, (lease) => access.maySee(lease), positionOf);
-      return leases.map((lease) => access.show(lease));
+      return leases.map(show);
     },
     async pools(selector = {}) {
       if ("name" in selector) return (await ipam.pools(selector)).filter(isVisible);
@@ -145,44 +109,6 @@ function limitReads(caller: Caller, access: CallerAccess, ipam: Ipam): Pick<Ipam
       return { events: showEvents(caller, events), last };
     },
   };
-}
-
-/** The request with the tenant of the caller, whatever it says itself. */
-function bindRequest<R extends OfferRequest>(
-  caller: Caller,
-  access: CallerAccess,
-  sharedRanges: ExistingLease[],
-  request: R,
-): R {
-  const owners = [request.owner, request.formerOwner ?? ""];
-  if (!caller.tenant || !owners.some(isOwnerForAllTenants)) return withTenant(caller, access, request);
-  // A range for all tenants is what the settings of the service say. A run of Pulumi adds what it knows about itself.
-  const { run: _, program: __, inUp: ___, mayEnd: ____, stays: _____, ...range } = request;
-  if (sharedRanges.some((known) => isDeepStrictEqual(known, range))) return request;
-  throw new OverlayError(
-    "ACCESS_DENIED",
-    `Access token ${caller.name} may not make ${request.owner}: it is not a range of tenantDefaults of the service.`,
-    "Set overlay:tenantDefaults to that of the service, or leave out the owner.",
-  );
-}
-
-function withTenant<T extends { tenant?: Tenant | null; childPool?: PoolSpec; names?: string[] }>(
-  { tenant }: Caller,
-  access: CallerAccess,
-  given: T,
-): T {
-  if (!tenant) return given;
-  const { childPool, names } = given;
-  return {
-    ...given,
-    tenant,
-    ...(childPool && { childPool: { ...childPool, tenant } }),
-    ...(names && { names: names.map((name) => access.scopeName(name)) }),
-  };
-}
-
-function mustBeOwn(access: CallerAccess, lease: Lease): void {
-  if (!access.mayChange(lease)) throw access.denied(`a lease in ${describePool(lease.pool)} that is not its own`);
 }
 
 interface Page<Position> {

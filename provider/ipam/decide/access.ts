@@ -2,17 +2,7 @@ import type { OverlayError } from "../../errors";
 import { isSameStack, isStackOwner } from "../../owner";
 import { describePool } from "../../pool-names";
 import type { Lease, PoolSpec, Request } from "../types";
-import {
-  type Holder,
-  isLive,
-  isOfferLive,
-  isOwned,
-  type LeaseRow,
-  type OfferRow,
-  offerKey,
-  offerToLease,
-  toPublic,
-} from "./rows";
+import { type Holder, isLive, isOfferLive, isOwned, type LeaseRow, type OfferRow, offerKey, toPublic } from "./rows";
 import type { State } from "./state";
 
 /**
@@ -43,19 +33,18 @@ export interface Access {
   denied(what: string): OverlayError;
 }
 
-export const mayChange = ({ terms }: State, lease: Lease): boolean => terms.access?.mayChange(lease) ?? true;
+export const mayChange = ({ terms, now }: State, holder: Holder): boolean =>
+  terms.access?.mayChange(toPublic(holder, now)) ?? true;
 
 /** Whether the user may have a lease, also one that all tenants have in common. */
-export const mayHold = ({ terms }: State, lease: Lease): boolean => terms.access?.mayHold(lease) ?? true;
+const mayHold = ({ terms, now }: State, holder: Holder): boolean =>
+  terms.access?.mayHold(toPublic(holder, now)) ?? true;
 
 /** A lease as errors and warnings may show it. */
-export const show = ({ terms }: State, lease: Lease): Lease => terms.access?.show(lease) ?? lease;
-
-export function mustBeUsable({ terms: { access } }: State, pool: string): void {
-  if (access && !access.mayUse(pool)) throw access.denied(describePool(pool));
+export function show({ terms, now }: State, holder: Holder): Lease {
+  const lease = toPublic(holder, now);
+  return terms.access?.show(lease) ?? lease;
 }
-
-export const maySeePool = ({ terms }: State, spec: PoolSpec): boolean => terms.access?.maySeePool(spec) ?? true;
 
 export function mustBeNameable({ terms: { access } }: State, name: string, lease: Lease): void {
   if (access && !access.mayName(name, lease)) throw access.denied(`the name ${name}`);
@@ -65,12 +54,13 @@ export function mustBeOpenable({ terms: { access } }: State, spec: PoolSpec, lea
   if (access && !access.mayOpen(spec, lease)) throw access.denied(describePool(spec.name));
 }
 
-export function mustBeHoldable({ terms: { access } }: State, lease: Lease): void {
-  if (access && !access.mayHold(lease)) throw access.denied(`the owner ${lease.owner} in ${describePool(lease.pool)}`);
+export function mustBeHoldable(state: State, holder: Holder): void {
+  const { owner, pool } = holder;
+  if (!mayHold(state, holder)) throw state.terms.access!.denied(`the owner ${owner} in ${describePool(pool)}`);
 }
 
 export function mustBeChangeable(state: State, holder: Holder): void {
-  if (!mayChange(state, toPublic(holder, state.now))) throw strangersError(state, holder);
+  if (!mayChange(state, holder)) throw strangersError(state, holder);
 }
 
 const strangersError = ({ terms }: State, { pool }: Holder): OverlayError =>
@@ -85,7 +75,7 @@ export function mustBeTouchable(state: State, holder: Holder): void {
 export function leasesOfRequester(state: State, pool: string, owner: string): LeaseRow[] {
   const leases = state.leasesOf(pool, owner);
   if (!state.terms.access) return leases;
-  const isOwn = (holder: Holder) => mayHold(state, toPublic(holder, state.now));
+  const isOwn = (holder: Holder) => mayHold(state, holder);
   const offers = state.offersOf(owner).filter((offer) => isOfferLive(offer, state.now));
   const other = [...leases.filter((lease) => isLive(lease, state.now)), ...offers].find((holder) => !isOwn(holder));
   if (other) throw strangersError(state, other);
@@ -106,7 +96,7 @@ export const givesWay = (state: State, offer: OfferRow, request: Request): boole
   isSameStack(offer.owner, request.owner) &&
   offer.program !== programOf(request) &&
   offer.run !== request.run &&
-  mayChange(state, offerToLease(offer));
+  mayChange(state, offer);
 
 /**
  * Names, and ranges of address spaces, belong to the first claim. Until then an offer keeps them from the other resources of its run only: a
@@ -117,7 +107,7 @@ export const isPromisedInRun = ({ run }: OfferRow, request: Request): boolean =>
 
 /** Whether the request may dispose of a lease or an offer as its own. */
 export const isOwnHolder = (state: State, request: Request, holder: Holder): boolean =>
-  isOwned(holder, request) && mayHold(state, toPublic(holder, state.now));
+  isOwned(holder, request) && mayHold(state, holder);
 
 /** After a preview that can show no value: what the program was shown before is no promise any more. */
 export function withdraw(state: State, owner: string, program: string): void {

@@ -74,7 +74,7 @@ export function change(
   if (changes.ports)
     for (const other of takePorts(state, spec, ask.request, changed.ranges, lease.uid))
       endLease(state, other, "handed over", { takenBy: changed.owner });
-  mustBeHoldable(state, toLease(changed, state.now));
+  mustBeHoldable(state, changed);
   takeNames(state, ask.request, toLease(changed, state.now), true);
   if (changes.ranges) putLease(state, spec, lease, changed);
   else replaceLease(state, lease, changed);

@@ -69,7 +69,7 @@ function resizePool(state: State, old: PoolSpec, spec: PoolSpec): void {
     if (!isLive(lease, now)) endLease(state, lease, "expired", { at: lease.expiresAt! });
   const lost = state.holdersOf(spec.name, changed).filter((lease) => !fits(spec, lease));
   if (lost.length > 0) {
-    const shown = lost.slice(0, 6).map((lease) => show(state, toLease(lease, now)));
+    const shown = lost.slice(0, 6).map((lease) => show(state, lease));
     throw poolInUseError(old, shown, "cannot lose values that are held");
   }
   for (const lease of state.restingOn(spec.name, changed)) {
@@ -113,6 +113,6 @@ function mustNotOverlapSiblings(state: State, spec: PoolSpec, lease: LeaseRow): 
   for (const sibling of state.parentsIn(lease.pool)) {
     const other = sibling.uid === lease.uid ? undefined : state.pool(sibling.childPool!)?.spec;
     const taken = spec.ranges.find((range) => other && overlapsAny(other.ranges, range));
-    if (taken) throw takenError(spec, taken, show(state, toLease(sibling, state.now)), lease.owner);
+    if (taken) throw takenError(spec, taken, show(state, sibling), lease.owner);
   }
 }

@@ -48,10 +48,7 @@ import {
   type LeaseRow,
   mayTake,
   type OfferRow,
-  offerToLease,
   sharingKeyOf,
-  toLease,
-  toPublic,
   touches,
 } from "./rows";
 import type { State } from "./state";
@@ -140,7 +137,7 @@ function warnOfPromised({ state, pool, request }: Ask, values: ValueRange[]): st
   if (!request.pool.startsWith(SPACES)) return [];
   const offers = state.offersIn(request.pool).filter((offer) => touches(offer.ranges, values));
   const others = offers.filter((offer) => !isOwnHolder(state, request, offer) && !givesWay(state, offer, request));
-  return others.slice(0, 1).map((offer) => rangePromisedWarning(pool.spec, values, show(state, offerToLease(offer))));
+  return others.slice(0, 1).map((offer) => rangePromisedWarning(pool.spec, values, show(state, offer)));
 }
 
 /** Leases and offers that keep these values from the request. */
@@ -163,7 +160,7 @@ export function findBlockers({ state, request }: Ask, ranges: ValueRange[]): Hol
 /** Why the request may end this lease; undefined: it may not. Throws if the run is to say whether the lease ends. */
 export function mayEvict(ask: Ask, lease: LeaseRow): Choice["reason"] | undefined {
   const { state, request, isClaim, shown } = ask;
-  if (!mayChange(state, toLease(lease, state.now))) return isReclaimable(ask, lease) ? "reclaimed" : undefined;
+  if (!mayChange(state, lease)) return isReclaimable(ask, lease) ? "reclaimed" : undefined;
   if (mayTake(request, lease) || request.mayEnd?.includes(lease.uid))
     return isEndable(state, lease) ? "handed over" : undefined;
   if (isReclaimable(ask, lease)) {
@@ -196,7 +193,7 @@ export function heldError(
   holder: Holder,
   error: HeldError,
 ): OverlayError {
-  const lease = show(state, toPublic(holder, state.now));
+  const lease = show(state, holder);
   const range = ranges.find((each) => overlapsAny(holder.ranges, each))!;
   if (holder.sharingKey !== undefined && request.sharingKey !== undefined)
     return sharingConflictError(spec, range, request.sharingKey, lease).heldBy(lease);
@@ -272,7 +269,7 @@ const isOfSharer = (lease: LeaseRow, request: Request): boolean =>
   request.sharingKey !== undefined && isSameStack(lease.owner, request.owner);
 
 /** Whether the pool gives these values to a request without values. */
-const mayAssign = (spec: PoolSpec, ranges: ValueRange[]): boolean =>
+export const mayAssign = (spec: PoolSpec, ranges: ValueRange[]): boolean =>
   fits(spec, { ranges }) &&
   spec.autoAssign !== false &&
   spec.allocation !== "external" &&
@@ -421,9 +418,9 @@ function exhausted({ state, pool, request }: Ask): OverlayError {
   const holders: Holder[] = [...heldLeases(state, request.pool, 5), ...state.offersIn(request.pool)];
   return exhaustedError(
     pool.spec,
-    holders.slice(0, 5).map((holder) => show(state, toPublic(holder, state.now))),
+    holders.slice(0, 5).map((holder) => show(state, holder)),
   );
 }
 
 const restingWarning = ({ state, pool }: Ask, lease: LeaseRow): string =>
-  quarantineWarning(pool.spec, lease.ranges, show(state, toLease(lease, state.now)));
+  quarantineWarning(pool.spec, lease.ranges, show(state, lease));

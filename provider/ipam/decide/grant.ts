@@ -8,13 +8,13 @@ import {
   promiseMovedError,
   promiseMovedWarning,
 } from "../errors";
-import { covers, equalRanges, fits, sizeOf, zonesOf } from "../ranges";
+import { equalRanges, fits, sizeOf } from "../ranges";
 import { KEPT_MS } from "../store/store";
-import { detailsOf, type Lease, type OfferRequest, type PoolSpec, type Request, type ValueRange } from "../types";
+import { detailsOf, type Lease, type OfferRequest, type PoolSpec, type Request } from "../types";
 import { isOwnHolder, leasesOfRequester, mustBeHoldable, programOf, show } from "./access";
 import { change } from "./change";
 import { openChildPool } from "./child-pools";
-import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayEvict } from "./choose";
+import { type Ask, type Choice, choiceOf, choose, findBlockers, heldError, mayAssign, mayEvict } from "./choose";
 import { endLease, expireOverdue, newLeaseId, newUid, putLease, record } from "./lease";
 import { countHeld, findPortHolder, mustKeepKey, mustKeepQuota, mustKeepShare, takeNames, takePorts } from "./limits";
 import { requirePool } from "./pools";
@@ -30,7 +30,6 @@ import {
   omitUndefined,
   sharingKeyOf,
   toLease,
-  toPublic,
   touches,
 } from "./rows";
 import type { State } from "./state";
@@ -58,7 +57,7 @@ export function offer(state: State, request: OfferRequest): Lease {
   const same = shown?.pool === request.pool && equalRanges(shown.ranges, choice.ranges) ? shown : undefined;
   const row = buildOffer(ask, choice, program, same);
   const promised = takeNames(state, request, offerToLease(row), false);
-  mustBeHoldable(state, offerToLease(row));
+  mustBeHoldable(state, row);
   state.offers.put(row);
   mustKeepQuota(ask, row);
   mustKeepShare(ask);
@@ -118,7 +117,9 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
   const undecided = inWay.find((holder) => mayBeEnded(ask, shown, holder));
   if (undecided) throw heldError(spec, ask, shown.ranges, undecided, planStaleError);
   const isGivable =
-    answers(shown, request) && fits(spec, shown) && (shown.byValue || isAssignable(spec, request, shown.ranges));
+    answers(shown, request) &&
+    fits(spec, shown) &&
+    (shown.byValue || sharingKeyOf(request) !== undefined || mayAssign(spec, shown.ranges));
   const isProtected = shown.expiresAt >= state.now;
   const rests = state.restingOn(request.pool, shown.ranges).some((lease) => !isOwnHolder(state, request, lease));
   if (isGivable && inWay.length === 0 && (isProtected || !rests)) {
@@ -129,14 +130,10 @@ function recall(ask: Ask, shown: OfferRow, inUp: boolean): { choice?: Choice; wa
     };
   }
   const lost = offerToLease(shown);
-  const holder = inWay[0] && show(state, toPublic(inWay[0], state.now));
+  const holder = inWay[0] && show(state, inWay[0]);
   if (inUp) throw promiseBrokenError(spec, lost, holder);
   return { warnings: request.values ? [] : [promiseBrokenWarning(spec, lost, holder)] };
 }
-
-const isAssignable = (spec: PoolSpec, request: Request, ranges: ValueRange[]): boolean =>
-  sharingKeyOf(request) !== undefined ||
-  (spec.autoAssign !== false && spec.allocation !== "external" && covers(zonesOf(spec).automatic, ranges));
 
 /** Whether the run is to say if the resource of this lease ends it: the offer was made for when it has. */
 const mayBeEnded = ({ request }: Ask, shown: OfferRow, holder: Holder): boolean =>

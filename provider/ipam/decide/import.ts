@@ -13,7 +13,6 @@ import {
   isOwned,
   type LeaseRow,
   offerKey,
-  offerToLease,
   omitUndefined,
   sharingKeyOf,
   toLease,
@@ -52,9 +51,7 @@ function findMatching(state: State, { pool, owner, values, identity }: ExistingL
     ? known
       ? [known]
       : []
-    : state
-        .leasesOf(pool, owner)
-        .filter((lease) => equalRanges(lease.ranges, values) && mayChange(state, toLease(lease, state.now)));
+    : state.leasesOf(pool, owner).filter((lease) => equalRanges(lease.ranges, values) && mayChange(state, lease));
   const held = candidates.find((lease) => isLive(lease, state.now));
   const lease = held ?? known;
   if (!lease || !identity) return held;
@@ -101,12 +98,11 @@ function makeRoom(state: State, spec: PoolSpec, { pool, values = [], sharingKey,
   for (const range of values) if (!fits(spec, { ranges: [range] })) throw outsideError(spec, range);
   for (const holder of state.holdersOf(pool, values)) {
     if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
-    else if (!shares(holder)) throw takenError(spec, values[0]!, show(state, toLease(holder, state.now)), owner);
+    else if (!shares(holder)) throw takenError(spec, values[0]!, show(state, holder), owner);
   }
   for (const offer of state.offersIn(pool)) {
     if (!touches(offer.ranges, values)) continue;
-    const lease = offerToLease(offer);
-    if (!mayChange(state, lease)) throw takenError(spec, values[0]!, show(state, lease), owner);
+    if (!mayChange(state, offer)) throw takenError(spec, values[0]!, show(state, offer), owner);
     state.offers.delete(offerKey(offer));
   }
 }
@@ -119,8 +115,7 @@ function endOfferedNames(state: State, { names = [], childPool, owner, formerOwn
   ];
   for (const offer of found) {
     if (isOwned(offer, { owner, ...(formerOwner !== undefined && { formerOwner }) })) continue;
-    const lease = offerToLease(offer);
-    if (!mayChange(state, lease)) throw nameTakenError(names[0] ?? childPool!.name, show(state, lease), lease.pool);
+    if (!mayChange(state, offer)) throw nameTakenError(names[0] ?? childPool!.name, show(state, offer), offer.pool);
     state.offers.delete(offerKey(offer));
   }
 }

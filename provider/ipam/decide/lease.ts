@@ -4,16 +4,7 @@ import type { Event, PoolSpec, ValueRange } from "../types";
 import { mustBeHoldable } from "./access";
 import { addFree, takeFree, zonesIn } from "./free-space";
 import { freeResting, mustBeUnused, setResting } from "./pools";
-import {
-  type EndReason,
-  type LeaseRow,
-  newPoolRow,
-  offerKey,
-  omitUndefined,
-  type PoolRow,
-  sharingKeyOf,
-  toLease,
-} from "./rows";
+import { type EndReason, type LeaseRow, newPoolRow, offerKey, omitUndefined, type PoolRow, sharingKeyOf } from "./rows";
 import type { State } from "./state";
 
 /** The life of a lease: it is put, and it ends. Both keep free space, counters, quarantine and history in step. */
@@ -32,7 +23,7 @@ export function putLease(
   after: LeaseRow,
   isFree = false,
 ): void {
-  mustBeHoldable(state, toLease(after, state.now));
+  mustBeHoldable(state, after);
   const space = state.space(after.pool);
   const { ranges } = after;
   const held = isFree ? [] : state.holdersOf(after.pool, ranges).flatMap((lease) => lease.ranges);

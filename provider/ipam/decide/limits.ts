@@ -26,8 +26,6 @@ import {
   offerToLease,
   portText,
   sharingKeyOf,
-  toLease,
-  toPublic,
   touches,
 } from "./rows";
 import type { State } from "./state";
@@ -75,9 +73,8 @@ export function takePorts(
     const found = findPortHolder(state, request, ranges, request.ports ?? [], own, [...evicted, ...taken]);
     if (!found) return taken;
     const { holder, port } = found;
-    const lease = toPublic(holder, state.now);
-    if (isOffer(holder) || !mayTake(request, holder) || !mayChange(state, lease))
-      throw portConflictError(spec, ranges[0]!, port, show(state, lease));
+    if (isOffer(holder) || !mayTake(request, holder) || !mayChange(state, holder))
+      throw portConflictError(spec, ranges[0]!, port, show(state, holder));
     taken.push(holder);
   }
 }
@@ -90,7 +87,7 @@ export function mustKeepKey(state: State, spec: PoolSpec, lease: LeaseRow, key: 
   const leases = state.sharersOf(lease.pool, old).filter((other) => isLive(other, state.now) && shares(other));
   const offers = state.offersIn(lease.pool).filter((offer) => sharingKeyOf(offer) === old && shares(offer));
   const coHolder = [...leases, ...offers][0];
-  if (coHolder) throw sharingConflictError(spec, lease.ranges[0]!, key, show(state, toPublic(coHolder, state.now)));
+  if (coHolder) throw sharingConflictError(spec, lease.ranges[0]!, key, show(state, coHolder));
 }
 
 // Names of leases and of their child pools: each has one holder in the whole store
@@ -115,15 +112,14 @@ export function takeNames(state: State, request: Request, lease: Lease, isClaim:
   const opener = row?.opener === undefined ? undefined : state.lease(row.opener);
   if (opener && isOverdue(opener, state.now)) endLease(state, opener, "expired", { at: opener.expiresAt! });
   else if (opener && opener.uid !== lease.uid && isLive(opener, state.now) && !isOwnHolder(state, request, opener))
-    throw nameTakenError(childPool.name, show(state, toLease(opener, state.now)), request.pool);
+    throw nameTakenError(childPool.name, show(state, opener), request.pool);
   warnings.push(...findPromised(state, request, childPool.name, state.offersOfPool(childPool.name)));
   return [...new Set(warnings)];
 }
 
 function takeName(state: State, request: Request, holder: LeaseRow, name: string, isClaim: boolean): void {
   if (isOverdue(holder, state.now)) endLease(state, holder, "expired", { at: holder.expiresAt! });
-  else if (!isOwnHolder(state, request, holder))
-    throw nameTakenError(name, show(state, toLease(holder, state.now)), request.pool);
+  else if (!isOwnHolder(state, request, holder)) throw nameTakenError(name, show(state, holder), request.pool);
   else if (isClaim) state.leases.put({ ...holder, names: holder.names!.filter((other) => other !== name) });
 }
 
@@ -132,7 +128,7 @@ function findPromised(state: State, request: Request, name: string, offers: Offe
   const others = offers.filter((offer) => !isOwnHolder(state, request, offer));
   const shown = others.find((offer) => isPromisedInRun(offer, request)) ?? others[0];
   if (!shown) return [];
-  const lease = show(state, offerToLease(shown));
+  const lease = show(state, shown);
   if (isPromisedInRun(shown, request)) throw nameTakenError(name, lease, request.pool);
   return [namePromisedWarning(name, lease)];
 }

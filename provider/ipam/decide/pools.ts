@@ -3,9 +3,9 @@ import { isSameStack, isSameTenant } from "../../owner";
 import { describePool, PORT_SPACES, SPACES } from "../../pool-names";
 import { poolInUseError, poolMissingError, tenantError } from "../errors";
 import type { PoolSpec, Request, Tenant, ValueRange } from "../types";
-import { mayChange, maySeePool, mustBeUsable, show } from "./access";
+import { mayChange, show } from "./access";
 import { addFree, zonesIn } from "./free-space";
-import { isLive, type LeaseRow, newPoolRow, type PoolRow, toLease } from "./rows";
+import { isLive, type LeaseRow, newPoolRow, type PoolRow } from "./rows";
 import type { State } from "./state";
 
 /**
@@ -47,8 +47,9 @@ export function specOf(state: State, name: string, program?: string): PoolSpec |
 export function requirePool(state: State, request: Request, isClaim: boolean): Pool {
   const { pool: name, tenant } = request;
   const found = specOf(state, name, request.program);
-  mustBeUsable(state, name);
-  if (!found || !maySeePool(state, found)) throw poolMissingError(name);
+  const { access } = state.terms;
+  if (access && !access.mayUse(name)) throw access.denied(describePool(name));
+  if (!found || access?.maySeePool(found) === false) throw poolMissingError(name);
   const row = state.pool(name);
   if (isClaim && row?.isClosing) throw poolMissingError(name, "is being deleted");
   if (isClaim && !row?.spec) {
@@ -63,7 +64,7 @@ export function requirePool(state: State, request: Request, isClaim: boolean): P
 
 function isOfStack(state: State, row: PoolRow | undefined, owner: string): boolean {
   const opener = row?.opener === undefined ? undefined : state.lease(row.opener);
-  return opener !== undefined && isSameStack(opener.owner, owner) && mayChange(state, toLease(opener, state.now));
+  return opener !== undefined && isSameStack(opener.owner, owner) && mayChange(state, opener);
 }
 
 /** A tenant's pool serves that tenant only. A request without a tenant is refused, too. */
@@ -114,7 +115,7 @@ export function mustBeUnused(state: State, pool: string): void {
   const holders = heldLeases(state, pool, 10);
   const spec = state.pool(pool)?.spec;
   if (holders.length === 0 || !spec) return;
-  const shown = holders.map((lease) => show(state, toLease(lease, state.now)));
+  const shown = holders.map((lease) => show(state, lease));
   throw poolInUseError(spec, shown, "still has leases");
 }
 
