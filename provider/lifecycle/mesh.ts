@@ -1,5 +1,5 @@
 import { isOverlayError } from "../errors";
-import { Semaphore } from "../host/ssh/client";
+import { Semaphore } from "../host/semaphore";
 import type { RunPlan } from "../ipam/run-plan";
 import { dataEntries, isCommitted, type Lease } from "../ipam/types";
 import { forgottenOwner, isForgotten, shortName } from "../owner";

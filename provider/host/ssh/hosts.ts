@@ -13,7 +13,8 @@ import {
   type Shell,
   userOf,
 } from "../connection";
-import { ChannelNotOpened, Semaphore, type SshClient } from "./client";
+import { Semaphore } from "../semaphore";
+import { ChannelNotOpened, type SshClient } from "./client";
 import { type Credentials, DialFailed, DialRetries, dial, readCredentials } from "./dial";
 import { HostKeys } from "./host-keys";
 import { runningText, type ShellSession } from "./shell";

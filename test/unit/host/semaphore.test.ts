@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { Semaphore } from "../../../provider/host/ssh/client";
+import { Semaphore } from "../../../provider/host/semaphore";
 
 /** Work that counts how many calls run at a time. */
 function watch(gate: Semaphore) {

@@ -32,6 +32,7 @@ const STATUSES: Record<number, Code[]> = {
     "LEASE_CHANGED",
     "RESERVATION_EXISTS",
     "PLAN_STALE",
+    "PLAN_INCOMPLETE",
     "TOKEN_USED",
     "PORT_CONFLICT",
     "SHARING_CONFLICT",
