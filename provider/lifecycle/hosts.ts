@@ -13,7 +13,7 @@ import { type Definition, type TargetHost, type TunnelChange, targetsOf, type Un
 import { importContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
-import { findPeers } from "./mesh-peers";
+import { findPeers, type Peer } from "./mesh-peers";
 import { findOwnersOn } from "./owners-on-host";
 import { beginTunnel, changeTunnel, storeTunnelEnd } from "./tunnel";
 import type { Values } from "./values";
@@ -191,6 +191,7 @@ export async function apply(
   const seen = change
     ? await applyTunnelChange(def, deps, props, change, plan, peers, request)
     : await applyToTargets(deps, targetsOf(def, props), (target) => request(target, plan[target.role] ?? []));
+  deps.mesh.setPeers(owned.uid, peers);
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
   await importContainerLeases(def, deps, pool, props, seen);
@@ -229,11 +230,12 @@ export async function applyPeers(
   props: Values,
   owned: OwnedLease,
   underlays: Underlays,
-  peers: MeshPeer[],
+  peers: Peer[],
 ): Promise<void> {
   const target = targetsOf(def, props).find(({ role }) => role === "runner")!;
   const { runner = [] } = planItems(def, props, underlays, peers);
   await deps.fleet.apply(target.connection, buildRequest(def, pool, props, owned, target, runner));
+  deps.mesh.setPeers(owned.uid, peers);
 }
 
 /** Phase by phase, because packets pass meanwhile. */

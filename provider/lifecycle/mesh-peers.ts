@@ -13,6 +13,7 @@ import type { Values } from "./values";
 
 /** Another member of the mesh. */
 export interface Peer extends MeshPeer {
+  uid: string;
   name: string;
   /** Identifies the direct route to it: another key or address of one of the two makes it another route. */
   route: string;
@@ -59,7 +60,7 @@ function toPeer(own: End, lease: Lease): Omit<Peer, "isRouted"> | undefined {
   const digest = createHash("sha256").update(ends.join(" ")).digest("hex").slice(0, 8);
   const { name } = dataEntries(lease);
   const { underlayIp, port, publicKey } = end;
-  return { id, underlayIp, port, publicKey, name: String(name ?? id), route: `${id}:${digest}` };
+  return { uid: lease.uid, id, underlayIp, port, publicKey, name: String(name ?? id), route: `${id}:${digest}` };
 }
 
 /** What a host that has these routes lacks; empty: nothing. */

@@ -26,6 +26,8 @@ export class MeshRunners {
   /** Owner → the last request to update its routes. */
   readonly #requests = new Map<string, { work: Promise<void>; hasBegun: boolean }>();
   readonly #hosts = new Semaphore(HOSTS_AT_ONCE);
+  /** uid → uids of the peers that this run has given its host. */
+  readonly #peers = new Map<string, Set<string>>();
 
   add(def: Definition, props: Values): void {
     if (meshPool(def, props) !== undefined) this.#reachable.set(String(props.owner), props);
@@ -33,6 +35,15 @@ export class MeshRunners {
 
   remove(owner: string): void {
     this.#reachable.delete(owner);
+  }
+
+  setPeers(uid: string, peers: Peer[]): void {
+    this.#peers.set(uid, new Set(peers.map((peer) => peer.uid)));
+  }
+
+  /** Whether its host does not answer this runner yet, because it was given its peers before this runner joined. */
+  isWithout(uid: string, runner: string): boolean {
+    return this.#peers.get(uid)?.has(runner) === false;
   }
 
   /** The other members of the mesh of a runner. */
@@ -167,16 +178,16 @@ const silentWarning = (owner: string, silent: string[]): string =>
   `${shortName(owner)}: no data passes directly to ${silent.join(", ")}, so packets to there go by the hub. If the other runner is in another stack, ` +
   "it gets this one as a peer with its next up; else look for a firewall that drops UDP between the two hosts. The next up tries again.";
 
-/** Those with a route keep it. */
+/** Those with a route keep it. Hosts that still lack this runner are not waited for: after they get it, it is asked to probe again. */
 async function findAnswering(
   def: Definition,
-  { fleet }: Dependencies,
+  { fleet, mesh }: Dependencies,
   props: Values,
   underlays: Underlays,
   peers: Peer[],
 ): Promise<Set<number>> {
   const { connection } = targetsOf(def, props).find(({ role }) => role === "runner")!;
-  const waiting = peers.filter(({ isRouted }) => !isRouted);
+  const waiting = peers.filter(({ isRouted, uid }) => !isRouted && !mesh.isWithout(uid, String(props.uid)));
   const script = def.host!.mesh!.probe(props, underlays, waiting);
   const { stdout } = waiting.length > 0 ? await fleet.run(connection, script) : { stdout: "" };
   const answered = new Set(stdout.split("\n").filter(Boolean).map(Number));

@@ -132,6 +132,24 @@ test("twenty runners that join at once have all routes, in a few changes of each
   expect(Math.max(...changes)).toBeLessThan(20);
 });
 
+test("runners that join at once send no probe to a host that does not have them as peers yet", async () => {
+  answerProbes();
+  const answer = fleet.run;
+  const silent: string[] = [];
+  fleet.run = async (connection, script) => {
+    const probed = [...script.matchAll(/echo (\d+)\)/g)].map(([, id]) => id!);
+    const result = await answer(connection, script);
+    const answered = result.stdout.split("\n");
+    silent.push(...probed.filter((id) => !answered.includes(id)).map((id) => `${connection.host} to ${id}`));
+    return result;
+  };
+  const network = await makeNetwork(MESH);
+  const hosts = Array.from({ length: 8 }, (_, i) => `192.0.2.${100 + i}`);
+  const made = await Promise.all(hosts.map((host, i) => makeRunner(network, `n${i}`, host)));
+  expect(silent).toEqual([]);
+  for (const [i, runner] of made.entries()) expect((await routesOf(runner, hosts[i]!))[0]).toHaveLength(7);
+});
+
 test("the id of a deleted runner stays reserved while a host may send directly to it", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
