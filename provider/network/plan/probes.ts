@@ -19,9 +19,12 @@ import { meshDevice } from "./tunnels/wireguard-mesh";
 
 const headers = (family: Family): number => (family === 4 ? 28 : 48);
 
-/** Attempts of one second: the first packets through a new tunnel wait for neighbour resolution. */
-const ping = (target: string, size: number, attempts = 5): string =>
-  `for i in ${Array.from({ length: attempts }, (_, i) => i + 1).join(" ")}; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt ${attempts} ] && sleep 0.2 || exit 1; done`;
+/**
+ * Attempts of one second: the first packets through a new tunnel wait for neighbour resolution, and for a second handshake of WireGuard, which follows
+ * after more than 5 s if those of both ends have crossed.
+ */
+const ping = (target: string, size: number): string =>
+  `for i in 1 2 3 4 5 6 7; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt 7 ] && sleep 0.2 || exit 1; done`;
 
 /** From the runner to the hub, full-size in each family; and to other runners, if there are any. */
 export function planProbe({ layouts }: Pick<Network, "layouts">, mtu: number, neighbours: string[]) {
@@ -55,7 +58,7 @@ export function renderPeerProbes(
   peers: MeshPeer[],
 ): string {
   const dev = meshDevice(devicePrefix);
-  const probes = peers.map(({ id }) => `(${ping(`${probeAddress(id)}%${dev}`, mtu - headers(6), 3)}; echo ${id}) &`);
+  const probes = peers.map(({ id }) => `(${ping(`${probeAddress(id)}%${dev}`, mtu - headers(6))}; echo ${id}) &`);
   return [...probes, "wait"].join("\n");
 }
 

@@ -6,6 +6,7 @@ import { threadedWarnings } from "../../../provider/network/kinds/wireguard";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { renderBootScript } from "../../../provider/network/plan/boot";
 import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../../provider/network/plan/hub";
+import { planProbe, renderPeerProbes } from "../../../provider/network/plan/probes";
 import { adaptToHost, withLocalRules } from "../../../provider/network/plan/this-host";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts, preflightScript } from "../../../provider/network/read/facts";
@@ -117,6 +118,15 @@ test("a runner answers for the hub on its bridge, and rejects the range without 
     LOOSE,
     FORWARD,
   ]);
+});
+
+test("probes wait for a second handshake, because the first ones of both ends may cross", () => {
+  const { script } = planProbe({ layouts: [parseLayout("10.128.0.0/12/6/14")] }, 1440, []);
+  expect(script).toBe(
+    "for i in 1 2 3 4 5 6 7; do ping -c 1 -W 1 -M do -s 1412 10.128.0.1 >/dev/null 2>&1 && break; [ $i -lt 7 ] && sleep 0.2 || exit 1; done",
+  );
+  const peer = { id: 2, underlayIp: "192.0.2.12", port: 51822, publicKey: OTHER_KEY, isRouted: false };
+  expect(renderPeerProbes(network(), 1440, [peer])).toContain("for i in 1 2 3 4 5 6 7; do");
 });
 
 test("IPv6 inside and outside", () => {
