@@ -209,8 +209,8 @@ function queriesOf(request: Request): Query[] {
       { of: "name", name },
       { of: "offersNamed", name },
     ]),
-    ...(key === undefined ? [] : [{ of: "sharers", pool, key } as const]),
-    ...(childPool ? [{ of: "offersOfPool", name: childPool.name } as const] : []),
+    ...(key === undefined ? [] : [{ of: "sharers", pool, sharedAs: key } as const]),
+    ...(childPool ? [{ of: "offersOfPool", childName: childPool.name } as const] : []),
   ];
 }
 

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { forgetPast, PAST } from "./decide/lease";
+import { forgetPast } from "./decide/lease";
 import type { State, Terms } from "./decide/state";
 import { epochOf, findSeen, mustBeOpen } from "./identity";
 import { Queue } from "./queue";
@@ -82,9 +82,8 @@ class Core implements Guard {
 
   /** In a transaction of its own: no request waits for it, or fails with it. */
   #forgetPast(): void {
-    const queries: Query[] = [{ of: "past", limit: PAST }];
     const terms = { offerTtl: 0, quarantine: 0, seed: "" };
-    const work: Work = { locks: [], queries, terms, size: 1, decide: forgetPast };
+    const work: Work = { locks: [], queries: [], terms, size: 1, decide: forgetPast };
     const guard = { newCheck: () => ({ ...this.newCheck(), onCommit: () => {} }) };
     this.#forgetting ??= transact(this.engine, [work], guard)
       .catch(() => {})

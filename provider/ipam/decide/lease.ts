@@ -124,7 +124,7 @@ export function expireOverdue(state: State, pool: string, most = DUE): boolean {
 }
 
 /** Leases, and offers, that are deleted at once. */
-export const PAST = 100;
+const PAST = 100;
 
 /** Deletes leases that ended, and offers that expired, more than thirty days ago, and the rows of their pools that are only locks. */
 export function forgetPast(state: State): void {

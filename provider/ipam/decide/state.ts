@@ -158,11 +158,11 @@ export class State {
 
   /** Leases and offers that are no longer kept: at least `limit` of each, or all. */
   past(limit: number): { leases: LeaseRow[]; offers: OfferRow[] } {
-    this.need({ of: "past", limit });
-    const last = this.now - KEPT_MS;
+    const before = this.now - KEPT_MS;
+    this.need({ of: "pastLeases", before, limit }, { of: "pastOffers", before, limit });
     return {
-      leases: this.leases.by("past", "").filter(({ endedAt }) => endedAt! < last),
-      offers: this.offers.by("all", "").filter(({ expiresAt }) => expiresAt < last),
+      leases: this.leases.by("past", "").filter(({ endedAt }) => endedAt! < before),
+      offers: this.offers.by("all", "").filter(({ expiresAt }) => expiresAt < before),
     };
   }
 
@@ -187,7 +187,7 @@ export class State {
 
   /** Leases that share values under this key, overdue ones included. */
   sharersOf(pool: string, key: string): LeaseRow[] {
-    this.need({ of: "sharers", pool, key });
+    this.need({ of: "sharers", pool, sharedAs: key });
     return this.leases.by("key", keyIn(pool, key)!);
   }
 
@@ -282,7 +282,7 @@ export class State {
 
   /** Offers with a child pool of this name. */
   offersOfPool(name: string): OfferRow[] {
-    this.need({ of: "offersOfPool", name });
+    this.need({ of: "offersOfPool", childName: name });
     return this.offers.by("childPool", name).filter((offer) => isOfferLive(offer, this.now));
   }
 

@@ -1,9 +1,9 @@
 import type { QueryConfig } from "pg";
-import { type Ask, expand, type Statement } from "./queries";
 import { events, freeRanges, store, TABLES } from "./schema";
+import { type Ask, columnNames, expand, onConflict, type Statement } from "./sql";
 import type { Changes } from "./store";
 import { EPOCH_MS, KEPT_MS, TRIM } from "./store";
-import { columnNames, onConflict, type Table } from "./table";
+import type { Table } from "./table";
 import type { Write } from "./writes";
 
 /**

@@ -2,10 +2,9 @@ import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
 import { OverlayError } from "../../errors";
 import type { Address } from "./postgres-url";
-import { expand } from "./queries";
 import { secrets, store, TABLES } from "./schema";
+import { columnNames, createText, type Dialect, expand } from "./sql";
 import { emptyHead, LAYOUT, olderTables, unknownLayout } from "./store";
-import { columnNames, createText, type Dialect } from "./table";
 
 /** Before the name of a table. */
 export const prefixOf = ({ schema }: Address): string => `${escapeIdentifier(schema)}.`;

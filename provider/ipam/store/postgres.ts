@@ -7,8 +7,9 @@ import { CONNECTIONS, Connection, PLANS, translateError } from "./postgres-conne
 import { type Named, Statements } from "./postgres-queries";
 import { ensureTables, prefixOf } from "./postgres-schema";
 import { type Address, parsePostgresUrl } from "./postgres-url";
-import { type Ask, askFor, Found } from "./queries";
+import { Found } from "./queries";
 import { events, pools, store } from "./schema";
+import { type Ask, askFor } from "./sql";
 import {
   type Changes,
   type ClockFinding,

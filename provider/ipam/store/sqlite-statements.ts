@@ -1,6 +1,6 @@
-import { type Ask, expand, type Statement as Query } from "./queries";
+import { type Ask, columnNames, expand, onConflict, type Statement as Query } from "./sql";
 import type { Database, Statement } from "./sqlite-file";
-import { columnNames, onConflict, type Stored, type Table } from "./table";
+import type { Stored, Table } from "./table";
 
 /** Prepared once, and kept. */
 export class Statements {

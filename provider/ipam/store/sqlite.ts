@@ -2,8 +2,9 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import { newPoolRow, type PoolRow } from "../decide/rows";
 import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
-import { askFor, Found } from "./queries";
+import { Found } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
+import { askFor, createText, type Dialect } from "./sql";
 import {
   canWrite,
   type Database,
@@ -42,7 +43,7 @@ import {
   type Transaction,
   unknownLayout,
 } from "./store";
-import { createText, type Dialect, type Stored } from "./table";
+import type { Stored } from "./table";
 import { writesOf } from "./writes";
 
 /**

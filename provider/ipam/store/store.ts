@@ -93,7 +93,7 @@ export type Query =
   /** Leases that have not ended and use these ports, as `tcp/80`, of this value. */
   | { of: "ports"; pool: string; value: bigint; ports: string[] }
   /** Leases that have not ended, with this key (`sharingKeyOf`). */
-  | { of: "sharers"; pool: string; key: string }
+  | { of: "sharers"; pool: string; sharedAs: string }
   /** Leases that are overdue (`expiresAt`), and those that rest (`resting`) although their quarantine is over (`freeAt`): the oldest, at least `limit` of them. */
   | { of: "due"; pool: string; limit: number }
   /** Leases in quarantine (with `resting`), the longest ended first. */
@@ -112,10 +112,10 @@ export type Query =
   | { of: "offersIn"; pool: string }
   /** The same, by name of a lease, and by name of a child pool. */
   | { of: "offersNamed"; name: string }
-  | { of: "offersOfPool"; name: string }
+  | { of: "offersOfPool"; childName: string }
   | { of: "offersWithPool"; prefix: string }
-  /** Leases that ended and do not rest, and offers that expired, more than thirty days ago: of both the oldest. */
-  | { of: "past"; limit: number }
+  /** Leases that ended before this time and do not rest, and offers that expired before it: the oldest. */
+  | { of: "pastLeases" | "pastOffers"; before: number; limit: number }
   /** The newest epoch that begins with this version or an earlier one. */
   | { of: "epoch"; version: number }
   | { of: "documents"; kind: DocumentKind }

@@ -105,34 +105,3 @@ const corrupt = (table: string, key: string[], stored: Stored, column: string): 
     `Row ${key.map((name) => stored[name]).join(" ")} of the table ${table} is not valid (column ${column}).`,
     "It was damaged, or written by another program. Find out by which, and restore the store from a backup, or rebuild it with `overlayctl recover`.",
   );
-
-export interface Dialect {
-  type(column: Column): string;
-  /** What goes before the name of a table. */
-  prefix: string;
-  /** After the columns of a lookup table. */
-  lookup: string;
-}
-
-/** Makes the table and its indexes. */
-export function createText(
-  { name, columns, key, indexes, isLookup }: Table,
-  { type, prefix, lookup }: Dialect,
-): string {
-  const lines = columns.map(({ name, column }) => `${name} ${type(column)}${column.isOptional ? "" : " NOT NULL"}`);
-  const create = `CREATE TABLE ${prefix}${name} (${lines.join(", ")}, PRIMARY KEY (${key.join(", ")}))${isLookup ? lookup : ""};`;
-  const more = indexes.map(
-    ({ columns, where }) =>
-      `CREATE INDEX ${name}_${columns.join("_")} ON ${prefix}${name} (${columns.join(", ")})${where ? ` WHERE ${where}` : ""};`,
-  );
-  return [create, ...more].join("\n");
-}
-
-/** What follows the rows of an INSERT. */
-export function onConflict({ columns, key, isGuard }: Table): string {
-  const others = columns.map(({ name }) => name).filter((name) => !key.includes(name));
-  const set = others.map((name) => `${name} = excluded.${name}`).join(", ");
-  return isGuard ? "" : `ON CONFLICT (${key.join(", ")}) DO UPDATE SET ${set}`;
-}
-
-export const columnNames = ({ columns }: Table): string => columns.map(({ name }) => name).join(", ");

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vite
 import { openPostgres } from "../../../provider/ipam/store/postgres";
 import { PLANS } from "../../../provider/ipam/store/postgres-connection";
 import { Statements } from "../../../provider/ipam/store/postgres-queries";
-import { type Ask, statements } from "../../../provider/ipam/store/queries";
+import { type Ask, statements } from "../../../provider/ipam/store/sql";
 import { Conflict, type Engine } from "../../../provider/ipam/store/store";
 import { changesOf, engineContract, eventOf, find, headOf, leaseRow, remember, write } from "../engine";
 import { FaultyProxy } from "../servers/faulty-proxy";

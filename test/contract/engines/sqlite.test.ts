@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { chmodSync, existsSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
-import { expand, statements } from "../../../provider/ipam/store/queries";
+import { expand, statements } from "../../../provider/ipam/store/sql";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import { loadSqlite, networkName, walIsSafe } from "../../../provider/ipam/store/sqlite-file";
 import { Conflict, type Engine } from "../../../provider/ipam/store/store";

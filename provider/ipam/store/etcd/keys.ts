@@ -35,10 +35,9 @@ export class Keys {
     return { key: `${path}/`, end: `${path}0` };
   }
 
-  /** All keys whose first component begins so. */
-  beginning(tree: string, prefix: string): Range {
-    const key = this.at(tree, escapeText(prefix));
-    return { key, end: endOfPrefix(key) };
+  /** What keys with these components begin with. `isLast`: they have no others. */
+  start(tree: string, isLast: boolean, ...components: Component[]): string {
+    return isLast ? this.at(tree, ...components) : this.at(tree, ...components, "").slice(0, -1);
   }
 
   /** All rows of a table, and their entries in indexes. */
@@ -72,7 +71,7 @@ export class Keys {
   }
 }
 
-type Component = string | number | bigint;
+export type Component = string | number | bigint;
 
 const componentText = (component: Component): string => {
   if (typeof component === "string") return component;
@@ -81,9 +80,7 @@ const componentText = (component: Component): string => {
 
 const escapeText = (text: string): string => text.replace(/[%/]/g, (letter) => (letter === "/" ? "%2F" : "%25"));
 
-export const endOfPrefix = (key: string): string => `${key}\u{10ffff}`;
-
-export const padNumber = (number: number): string =>
+const padNumber = (number: number): string =>
   String(Math.min(Math.max(Math.round(number), 0), Number.MAX_SAFE_INTEGER)).padStart(16, "0");
 
 export const indexName = ({ name }: Table, columns: string[]): string => [name, ...columns].join(".");

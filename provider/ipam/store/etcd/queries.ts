@@ -1,21 +1,17 @@
-import { Found } from "../queries";
 import {
-  documents,
-  epochs,
-  events,
-  leaseNames,
-  leasePorts,
-  leaseRanges,
-  leases,
-  offerNames,
-  offers,
-  pools,
-  secrets,
-  TABLES,
-} from "../schema";
-import { KEPT_MS, type Query, type Rows } from "../store";
+  copiedTable,
+  Found,
+  indexOf,
+  type Parameters,
+  parameterOf,
+  SEARCHES,
+  type Search,
+  searchesOf,
+} from "../queries";
+import { epochs, leaseRanges, leases, offers, pools } from "../schema";
+import type { Query, Rows } from "../store";
 import type { Stored, Table } from "../table";
-import { endOfPrefix, indexName, type Keys, padNumber, parseObject, type Range } from "./keys";
+import { type Component, indexName, type Keys, parseObject } from "./keys";
 import { type Entry, type EtcdKv, type KeyRange, MAX_OPERATIONS } from "./kv";
 
 /** Yields ranges of keys, and gets what they have; those of several plans share a request. */
@@ -66,110 +62,61 @@ export function* answerAll(moment: Moment, queries: Query[]): Plan<Rows> {
   return found.rows;
 }
 
-function* answer(moment: Moment, query: Query, found: Found): Plan<void> {
-  const [table, rows] = yield* find(moment, query);
-  found.add(table, query, rows);
-  if (query.of !== "past") return;
-  const range = upTo(moment.keys.below(indexName(offers, ["expires_at"])), moment.now - KEPT_MS);
-  found.add(offers, query, yield* read(moment.keys, { ...range, limit: query.limit }));
-}
-
-function* find({ keys, now }: Moment, query: Query): Plan<[Table, Stored[]]> {
-  const index = (table: Table, columns: string[], ...values: (string | number)[]) =>
-    keys.below(indexName(table, columns), ...values);
-  const live = (rows: Stored[]) => rows.filter(({ expires_at: at }) => !(Number(at) < now));
-  switch (query.of) {
-    case "pool":
-      return [pools, yield* read(keys, { key: keys.at("pool", query.name) })];
-    case "pools":
-      return [pools, yield* readPools(keys, query)];
-    case "activePools":
-      return [pools, yield* readActive(keys, query.prefix, now)];
-    case "lease":
-      return [leases, yield* read(keys, { key: keys.at("lease", query.uid) })];
-    case "owner":
-      return [leases, yield* read(keys, index(leases, ["owner", "pool"], query.owner, query.pool))];
-    case "ended": {
-      const range = index(leases, ["owner", "pool", "ended_at"], query.owner, query.pool);
-      return [leases, yield* read(keys, { ...range, limit: query.limit })];
-    }
-    case "name":
-      return [leases, yield* join(keys, leaseNames, leases, { key: keys.at("lease_name", query.name) })];
-    case "values":
-      return [leases, yield* readHolders(keys, query)];
-    case "ports": {
-      const ports = query.ports.map((port) => ({ key: keys.at("lease_port", query.pool, query.value, port) }));
-      return [leases, yield* join(keys, leasePorts, leases, ...ports)];
-    }
-    case "sharers": {
-      const shared = index(leaseRanges, ["pool", "shared_as"], query.pool, query.key);
-      return [leases, yield* join(keys, leaseRanges, leases, shared)];
-    }
-    case "due": {
-      const range = upTo(index(leases, ["pool", "due_at", "position"], query.pool), now + 1);
-      return [leases, yield* read(keys, { ...range, limit: query.limit })];
-    }
-    case "resting": {
-      const range = index(leases, ["pool", "ended_at"], query.pool);
-      return [leases, yield* read(keys, { ...range, limit: query.limit })];
-    }
-    case "idle": {
-      const range = index(leases, ["pool", "last_seen"], query.pool);
-      return [leases, yield* read(keys, { ...range, limit: query.limit })];
-    }
-    case "page":
-      return [leases, yield* readPage(keys, query)];
-    case "parents":
-      return [leases, yield* read(keys, index(leases, ["pool", "child_pool"], query.pool))];
-    case "free": {
-      const { pool, zone, from, limit } = query;
-      const { end } = keys.below("free_range", pool, zone);
-      return [
-        TABLE.get("free_range")!,
-        yield* read(keys, { key: keys.at("free_range", pool, zone, from), end, limit }),
-      ];
-    }
-    case "offersOf":
-      return [offers, yield* read(keys, keys.below("offer", query.owner))];
-    case "offersIn": {
-      const { key, end } = index(offers, ["pool", "expires_at"], query.pool);
-      return [offers, yield* read(keys, { key: `${key}${padNumber(now)}`, end })];
-    }
-    case "offersNamed":
-      return [offers, live(yield* join(keys, offerNames, offers, keys.below("offer_name", query.name)))];
-    case "offersOfPool":
-      return [offers, live(yield* read(keys, index(offers, ["child_name"], query.name)))];
-    case "offersWithPool":
-      return [offers, live(yield* read(keys, keys.beginning(indexName(offers, ["child_name"]), query.prefix)))];
-    case "past": {
-      const range = upTo(index(leases, ["ended_at"]), now - KEPT_MS);
-      return [leases, yield* read(keys, { ...range, limit: query.limit })];
-    }
-    case "epoch":
-      return [epochs, yield* readEpoch(keys, query.version)];
-    case "documents":
-      return query.kind === "secret"
-        ? [secrets, yield* read(keys, keys.below("secret"))]
-        : [documents, yield* read(keys, keys.below("document", query.kind))];
-    case "events":
-      return [events, yield* readEvents(keys, query)];
-    case "table": {
-      const { after = [], limit } = {
-        ...query,
-        after: query.after === undefined ? undefined : JSON.parse(query.after),
-      };
-      const { key, end } = keys.below(query.table);
-      const start = after.length > 0 ? `${keys.at(query.table, ...after)}\0` : key;
-      return [TABLE.get(query.table)!, yield* read(keys, { key: start, end, limit })];
-    }
-  }
-}
-
-const TABLE = new Map(TABLES.map((table) => [table.name, table]));
-
 type Of<K extends Query["of"]> = Query & { of: K };
 
-const upTo = ({ key }: Range, before: number): Range => ({ key, end: `${key}${padNumber(before)}` });
+function* answer({ keys, now }: Moment, query: Query, found: Found): Plan<void> {
+  switch (query.of) {
+    case "activePools":
+      return found.add(pools, query, yield* readActive(keys, query.prefix, now));
+    case "values":
+      return found.add(leases, query, yield* readHolders(keys, query));
+    case "page":
+      return found.add(leases, query, yield* readPage(keys, query));
+    case "epoch":
+      return found.add(epochs, query, yield* readEpoch(keys, query.version));
+    case "table":
+      return found.add(copiedTable(query.table), query, yield* readTable(keys, query));
+  }
+  const searches = searchesOf(query).map(([name, parameters]) =>
+    readSearch(keys, SEARCHES[name as keyof typeof SEARCHES], { now, ...parameters }),
+  );
+  for (const [table, rows] of yield* together(searches)) found.add(table, query, rows);
+}
+
+function* readSearch(keys: Keys, search: Search, parameters: Parameters): Plan<[Table, Stored[]]> {
+  const { table, through, only, isLimited } = search;
+  const range = rangeOf(keys, search, parameters);
+  const fitting = (rows: Stored[]) => (only ? rows.filter((row) => only.fits(row, parameters)) : rows);
+  if (range.end !== undefined && range.key >= range.end) return [table, []];
+  if (through) return [table, fitting(yield* readAt(keys, table, (yield* read(keys, range)).map(through.decode)))];
+  if (!isLimited) return [table, fitting(yield* read(keys, range))];
+  const limit = Number(parameters.limit);
+  if (!only) return [table, yield* read(keys, { ...range, limit })];
+  const isEnough = (all: Entry[]) => fitting(rowsOf(all)).length >= limit;
+  return [table, fitting(rowsOf(yield* readPages(range, Math.min(limit, 1000), isEnough))).slice(0, limit)];
+}
+
+/** The keys of a search. */
+function rangeOf(keys: Keys, search: Search, parameters: Parameters): KeyRange {
+  const { table, through = table, equal, next = [], bounds = {} } = search;
+  const index = indexOf(search);
+  const tree = index ? indexName(through, index.columns) : through.name;
+  const values = equal.map((column) => parameters[parameterOf(search, column)] as Component);
+  if (!index && next.length === 0) return { key: keys.at(tree, ...values) };
+  const all = keys.below(tree, ...values);
+  const isLast = !index && next.length === 1;
+  const at = (name?: string) =>
+    name === undefined ? [] : [keys.start(tree, isLast, ...values, parameters[name] as Component)];
+  const behind = (name?: string) => at(name).map((key) => `${key}${isLast ? "\0" : "0"}`);
+  const first = [all.key, ...at(bounds[">="]), ...behind(bounds[">"])].sort().at(-1)!;
+  return { key: first, end: [all.end, ...at(bounds["<"]), ...behind(bounds["<="])].sort()[0]! };
+}
+
+function* readTable(keys: Keys, { table, after, limit }: Of<"table">): Plan<Stored[]> {
+  const { key, end } = keys.below(table);
+  const start = after === undefined ? key : `${keys.at(table, ...JSON.parse(after))}\0`;
+  return yield* read(keys, { key: start, end, limit });
+}
 
 /** Rows at their keys, or those that entries of an index lead to. */
 function* read({ prefix }: Keys, ...ranges: KeyRange[]): Plan<Stored[]> {
@@ -178,18 +125,13 @@ function* read({ prefix }: Keys, ...ranges: KeyRange[]): Plan<Stored[]> {
   return (yield entries.map(({ value }) => ({ key: value }))).flat().map(({ value }) => parseObject(value));
 }
 
-/** The rows of a table whose keys are in those of another table. */
-function* join<R>(keys: Keys, from: Table<R>, to: Table, ...ranges: KeyRange[]): Plan<Stored[]> {
-  return yield* readAt(keys, to, (yield* read(keys, ...ranges)).map(from.decode));
-}
-
 function* readAt(keys: Keys, table: Table, rows: unknown[]): Plan<Stored[]> {
   const all = new Set(rows.map((row) => keys.row(table, row)));
   return all.size === 0 ? [] : yield* read(keys, ...[...all].map((key) => ({ key })));
 }
 
 /** Reads pages until there are enough, or to the end. */
-function* readPages(range: Range, limit: number, isEnough: (all: Entry[]) => boolean): Plan<Entry[]> {
+function* readPages(range: KeyRange, limit: number, isEnough: (all: Entry[]) => boolean): Plan<Entry[]> {
   const all: Entry[] = [];
   for (let { key } = range; ; key = `${all.at(-1)!.key}\0`) {
     const found = (yield [{ ...range, key, limit }]).flat();
@@ -200,20 +142,11 @@ function* readPages(range: Range, limit: number, isEnough: (all: Entry[]) => boo
 
 const rowsOf = (entries: Entry[]): Stored[] => entries.map(({ value }) => parseObject(value));
 
-/** Some rows only serve as locks. */
-function* readPools(keys: Keys, { prefix, after, limit }: Of<"pools">): Plan<Stored[]> {
-  const key = [keys.at("pool", prefix), `${keys.at("pool", after)}\0`].sort()[1]!;
-  const end = endOfPrefix(keys.at("pool", prefix));
-  if (key >= end) return [];
-  const open = (all: Entry[]) => rowsOf(all).filter(({ spec }) => spec !== undefined);
-  return open(yield* readPages({ key, end }, limit, (all) => open(all).length >= limit)).slice(0, limit);
-}
-
 function* readActive(keys: Keys, prefix: string, now: number): Plan<Stored[]> {
-  const range = (table: Table, ...columns: string[]) => ({
-    ...keys.beginning(indexName(table, ["pool", ...columns]), prefix),
-    keysOnly: true,
-  });
+  const range = (table: Table, ...columns: string[]) => {
+    const key = keys.start(indexName(table, ["pool", ...columns]), false, prefix);
+    return { key, end: `${key}\u{10ffff}`, keysOnly: true };
+  };
   const found = yield [range(leases, "due_at", "position"), range(leases, "ended_at"), range(offers, "expires_at")];
   const [due = [], resting = [], offered = []] = found.map((entries) =>
     entries.map(({ key }) => keys.componentsOf(key)),
@@ -259,11 +192,4 @@ function* readEpoch(keys: Keys, version: number): Plan<Stored[]> {
     if (found.length > 0) return found.slice(-1);
   }
   return [];
-}
-
-function* readEvents(keys: Keys, { after, limit, pool, since = 0 }: Of<"events">): Plan<Stored[]> {
-  const range = { key: keys.at("event", after + 1), end: keys.below("event").end };
-  const wanted = (all: Entry[]) =>
-    rowsOf(all).filter((row) => pool === undefined || (row.pool === pool && Number(row.at) >= since));
-  return wanted(yield* readPages(range, Math.min(limit, 1000), (all) => wanted(all).length >= limit)).slice(0, limit);
 }
