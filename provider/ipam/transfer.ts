@@ -1,19 +1,17 @@
 import { createHash, randomUUID } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../errors";
 import { type MoveState, movedError, readMoveState, unfinishedError } from "./identity";
 import {
   type Changes,
   COPIED,
-  Conflict,
   type CopiedTable,
   type Engine,
   type Head,
   type Query,
   type Rows,
-  StoreUnavailable,
   type Transaction,
 } from "./store/store";
+import { retry } from "./store/transact";
 
 /** A whole store: how its rows are read, and how they move to another engine. */
 
@@ -216,33 +214,22 @@ async function sumOf(engine: Engine): Promise<bigint> {
 const readerOf =
   (engine: Engine) =>
   (query: Query): Promise<Rows> =>
-    inTransaction(
-      engine,
-      () => engine.begin([query]),
-      async ({ rows }) => rows,
-    );
+    inTransaction(engine, async ({ rows }) => rows, [query]);
 
-const readHead = (engine: Engine): Promise<Head> =>
-  inTransaction(
-    engine,
-    () => engine.begin([]),
-    async ({ head }) => head,
-  );
+const readHead = (engine: Engine): Promise<Head> => inTransaction(engine, async ({ head }) => head);
 
 /** A transaction that has the whole store for itself. undefined: it changes nothing. */
 const change = (
   engine: Engine,
   decide: (tx: Transaction, state: MoveState) => Partial<Changes> | undefined,
   queries: Query[] = [],
-): Promise<void> =>
-  inTransaction(
-    engine,
-    () => engine.begin(queries, "all"),
-    async (tx) => {
-      const changes = decide(tx, readMoveState(tx.head));
-      if (changes) await tx.commit({ ...noChanges(), ...changes });
-    },
-  );
+): Promise<void> => {
+  const work = async (tx: Transaction) => {
+    const changes = decide(tx, readMoveState(tx.head));
+    if (changes) await tx.commit({ ...noChanges(), ...changes });
+  };
+  return inTransaction(engine, work, queries, "all");
+};
 
 /** Of a transaction that writes nothing yet. */
 export const noChanges = (): Changes => {
@@ -259,29 +246,20 @@ export const noChanges = (): Changes => {
   };
 };
 
-/** How long a transaction is tried. */
-const PATIENCE_MS = 30_000;
-
-async function inTransaction<T>(
-  { place }: Engine,
-  begin: () => Transaction | Promise<Transaction>,
+const inTransaction = <T>(
+  engine: Engine,
   work: (tx: Transaction) => Promise<T>,
-): Promise<T> {
-  for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(Math.random() * 100)) {
+  queries: Query[] = [],
+  locks?: "all",
+): Promise<T> =>
+  retry(engine.place, async () => {
+    const tx = await engine.begin(queries, locks);
     try {
-      const tx = await begin();
-      try {
-        return await work(tx);
-      } finally {
-        await tx.rollBack();
-      }
-    } catch (error) {
-      if (!(error instanceof Conflict || error instanceof StoreUnavailable)) throw error;
-      if (Date.now() < deadline) continue;
-      throw error instanceof StoreUnavailable ? error.cause : busyError(place);
+      return await work(tx);
+    } finally {
+      await tx.rollBack();
     }
-  }
-}
+  });
 
 // Refusals
 
@@ -317,11 +295,4 @@ const unwritableError = (): OverlayError =>
     "STORE_READ_ONLY",
     "The source is read-only, so it cannot be closed: its users would not notice the move.",
     "Run this with write access to the source.",
-  );
-
-const busyError = (place: string): OverlayError =>
-  new OverlayError(
-    "STORE_CONFLICT",
-    `Other processes kept ${place} busy for ${PATIENCE_MS / 1000} s.`,
-    "Run it again; if that does not help, see what has it open.",
   );

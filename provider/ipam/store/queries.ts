@@ -58,7 +58,7 @@ export const SEARCHES = {
   ended: { table: leases, equal: ["owner", "pool"], next: ["ended_at"], isLimited },
   name: { table: leases, through: leaseNames, equal: ["name"] },
   port: { table: leases, through: leasePorts, equal: ["pool", "value", "port"] },
-  sharers: { table: leases, through: leaseRanges, equal: ["pool", "shared_as"] },
+  sharers: { table: leases, through: leaseRanges, equal: ["pool", "shared_as"], next: ["uid"] },
   due: { table: leases, equal: ["pool"], next: ["due_at", "position"], bounds: { "<=": "now" }, isLimited },
   resting: { table: leases, equal: ["pool"], next: ["ended_at"], isLimited },
   idle: { table: leases, equal: ["pool"], next: ["last_seen"], isLimited },

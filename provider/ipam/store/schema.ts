@@ -96,7 +96,7 @@ export const leases = table<StoredLease>(
     indexes: [
       { columns: ["owner", "pool"], where: "position IS NOT NULL", isCovering: true },
       { columns: ["owner", "pool", "ended_at"], where: "ended_at IS NOT NULL", isNewestFirst: true },
-      { columns: ["pool", "position"], where: "position IS NOT NULL" },
+      { columns: ["pool", "position"], where: "position >= ''" },
       { columns: ["pool", "due_at", "position"], where: "due_at IS NOT NULL" },
       { columns: ["pool", "last_seen"], where: "ended_at IS NULL" },
       { columns: ["pool", "child_pool"], where: "ended_at IS NULL AND child_pool IS NOT NULL" },
@@ -125,7 +125,7 @@ export const leaseRanges = table<LeaseRange>(
   { pool: poolName, last: value, coHolder: text(), first: value, uid, isHeld: flag, sharedAs: optional(text()) },
   {
     ...{ isLookup: true, isGuard: true },
-    indexes: [{ columns: ["pool", "shared_as"], where: "shared_as IS NOT NULL", isCovering: true }],
+    indexes: [{ columns: ["pool", "shared_as", "uid"], where: "shared_as IS NOT NULL", isCovering: true }],
   },
 );
 

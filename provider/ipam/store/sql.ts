@@ -58,7 +58,7 @@ function select(table: Table, from: string): Statement {
 }
 
 const LEASES = "{lease} AS lease";
-const POSITION = `${LEASES} WHERE pool = :pool AND position > :after`;
+const POSITION = `${LEASES} WHERE pool = :pool AND position > :after AND position >= ''`;
 
 const OTHERS = {
   activePools: select(

@@ -207,8 +207,3 @@ export const noTables = (path: string): OverlayError =>
     `The pool file ${path} is read-only, and has no pool yet.`,
     "Open it once for writing.",
   );
-
-export const lockTimedOut = (path: string, seconds: number, cause: unknown): OverlayError => {
-  const what = `Other processes kept the pool file ${path} locked for ${seconds} s.`;
-  return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see who has it open.", cause);
-};

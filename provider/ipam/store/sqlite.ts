@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../errors";
 import { newPoolRow, type PoolRow } from "../decide/rows";
 import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
@@ -11,7 +10,6 @@ import {
   guardReplacement,
   isGeneric,
   loadSqlite,
-  lockTimedOut,
   noFreeRange,
   noTables,
   readOnlyError,
@@ -27,7 +25,6 @@ import {
   type Changes,
   type ClockFinding,
   type Commit,
-  Conflict,
   changesHead,
   type Engine,
   emptyHead,
@@ -44,6 +41,7 @@ import {
   unknownLayout,
 } from "./store";
 import type { Stored } from "./table";
+import { retry } from "./transact";
 import { writesOf } from "./writes";
 
 /**
@@ -56,8 +54,8 @@ export interface SqliteOptions {
   clock?: () => number;
   /** The clock that `clock` is compared with. Default: the time since boot, or none if `clock` is given. */
   bootTime?: () => BootTime | undefined;
-  /** How long to wait for other processes when the file is opened, in seconds. */
-  lockTimeout?: number;
+  /** How long to wait for other processes when the file is opened, in milliseconds. */
+  lockTimeoutMs?: number;
 }
 
 /** Shared by all that open the same name, as long as the process runs. */
@@ -65,7 +63,7 @@ const memories = new Map<string, Database>();
 
 /** A file, `:memory:`, or `memory:NAME`, which is one database for all of this process. */
 export async function openSqlite(path: string, options: SqliteOptions = {}): Promise<Engine> {
-  const { clock = Date.now } = options;
+  const { clock = Date.now, lockTimeoutMs } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const sqlite = await loadSqlite();
   const connect = (db: Database, readOnly: boolean, file: Pick<Connection, "log" | "checkFile"> = {}) =>
@@ -78,7 +76,7 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
   const readOnly = options.readOnly || !(await canWrite(path));
   await rejectNetworkFileSystem(path);
   refuseOpenMode(path);
-  return retryWhileLocked(path, options.lockTimeout, () => {
+  const open = () => {
     const db = new sqlite.DatabaseSync(path, { readOnly });
     try {
       const checkFile = guardReplacement(path);
@@ -87,7 +85,8 @@ export async function openSqlite(path: string, options: SqliteOptions = {}): Pro
       db.close();
       throw error;
     }
-  });
+  };
+  return retry(path, () => translated(path, open), lockTimeoutMs === undefined ? {} : { milliseconds: lockTimeoutMs });
 }
 
 function memoryNamed({ DatabaseSync }: SqliteModule, name: string): Database {
@@ -156,18 +155,12 @@ function rollBack(db: Database): void {
   }
 }
 
-/** Retries until the file is not locked, with random backoff. */
-async function retryWhileLocked<T>(path: string, lockTimeout = 30, attempt: () => T): Promise<T> {
-  const deadline = Date.now() + lockTimeout * 1000;
-  for (let backoff = 2; ; backoff = Math.min(backoff * 2, 50)) {
-    try {
-      return attempt();
-    } catch (thrown) {
-      const error = translateError(path, thrown);
-      if (!(error instanceof Conflict)) throw error;
-      if (Date.now() > deadline) throw lockTimedOut(path, lockTimeout, error.cause);
-    }
-    await sleep(1 + Math.random() * backoff);
+/** Errors in our words. */
+function translated<T>(path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw translateError(path, error);
   }
 }
 
@@ -197,7 +190,7 @@ class SqliteEngine implements Engine {
   begin(queries: Query[], locks?: string[] | "all"): Transaction {
     const { db, path, statements } = this.connection;
     if (locks && this.readOnly) throw readOnlyError(path);
-    try {
+    return translated(path, () => {
       statements.of(locks ? "BEGIN IMMEDIATE" : "BEGIN").run();
       try {
         return new SqliteTransaction(this.connection, queries, locks === "all" ? [] : (locks ?? []));
@@ -205,20 +198,19 @@ class SqliteEngine implements Engine {
         rollBack(db);
         throw error;
       }
-    } catch (error) {
-      throw translateError(path, error);
-    }
+    });
   }
 
   /** A finding instead of the refusal that transactions end with. */
   checkClock(repair: boolean): Promise<ClockFinding | undefined> {
-    return retryWhileLocked(this.place, undefined, () => {
+    const { db, path } = this.connection;
+    return retry(path, () => {
       try {
         this.begin([]).rollBack();
         return undefined;
       } catch (error) {
         if (!isOverlayError(error, "STORE_CLOCK")) throw error;
-        if (repair) inTransaction(this.connection.db, () => noteTime(this.connection));
+        if (repair) translated(path, () => inTransaction(db, () => noteTime(this.connection)));
         return { problem: error.what, repairable: true };
       }
     });
@@ -268,11 +260,7 @@ class SqliteTransaction implements Transaction {
   }
 
   load(queries: Query[]): Rows {
-    try {
-      return this.#find(queries);
-    } catch (error) {
-      throw translateError(this.connection.path, error);
-    }
+    return translated(this.connection.path, () => this.#find(queries));
   }
 
   #find(queries: Query[]): Rows {

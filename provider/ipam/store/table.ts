@@ -29,7 +29,10 @@ interface Field {
 
 export interface Index {
   columns: string[];
-  /** Terms `COLUMN IS NULL` and `COLUMN IS NOT NULL`, joined by AND. */
+  /**
+   * Terms `COLUMN IS NULL`, `COLUMN IS NOT NULL` and `COLUMN >= ''`, joined by AND. The latter also means that it is not NULL, but a database
+   * takes the index only for queries with this term: not for another column that equals a value.
+   */
   where?: string;
   /** On etcd an entry has the row, not only its key: one read finds it. */
   isCovering?: boolean;

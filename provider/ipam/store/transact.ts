@@ -58,7 +58,7 @@ const MOST_CONFLICTS = 3;
  */
 export function transact(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
   const locks = new Set(batch.flatMap((work) => work.locks));
-  return retry(engine, guard, async (conflicts) => {
+  const decideAll = async (conflicts: number): Promise<Decided> => {
     const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
     try {
       for (;;) {
@@ -68,34 +68,40 @@ export function transact(engine: Engine, batch: Work[], guard: Guard): Promise<D
     } finally {
       await unlock?.();
     }
-  });
+  };
+  return retry(engine.place, decideAll, guard);
 }
 
 /** Reads rows of one moment and answers from them; nothing is locked or written. No answer sees what another has changed in its state. */
 export const view = async (engine: Engine, batch: Work[], guard: Guard): Promise<Decided> => ({
-  outcomes: await retry(engine, guard, () => run(answerAll(engine, batch, guard))),
+  outcomes: await retry(engine.place, () => run(answerAll(engine, batch, guard)), guard),
 });
 
 /** Tries it again after conflicts, and while the server does not answer. */
-async function retry<T>(engine: Engine, guard: Guard, attempt: (conflicts: number) => Awaitable<T>): Promise<T> {
-  const deadline = Date.now() + PATIENCE_MS;
+export async function retry<T>(
+  place: string,
+  attempt: (conflicts: number) => Awaitable<T>,
+  patience: Partial<Pick<Guard, "onConflict">> & { milliseconds?: number } = {},
+): Promise<T> {
+  const { milliseconds = PATIENCE_MS } = patience;
+  const deadline = Date.now() + milliseconds;
   for (let conflicts = 0; ; ) {
     try {
       return await attempt(conflicts);
     } catch (error) {
       if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
-        throw explain(engine, error);
-      guard.onConflict?.();
+        throw explain(place, milliseconds, error);
+      patience.onConflict?.();
       conflicts++;
       await sleep(Math.random() * Math.min(2 ** conflicts, error instanceof Conflict ? 50 : 500));
     }
   }
 }
 
-const explain = ({ place }: Engine, error: unknown): unknown => {
+const explain = (place: string, milliseconds: number, error: unknown): unknown => {
   if (error instanceof StoreUnavailable) return error.cause;
   if (!(error instanceof Conflict)) return error;
-  const what = `Other processes kept ${place} busy for ${PATIENCE_MS / 1000} s.`;
+  const what = `Other processes kept ${place} busy for ${milliseconds / 1000} s.`;
   return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see what has it open.", error);
 };
 

@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vite
 import { openPostgres } from "../../../provider/ipam/store/postgres";
 import { PLANS } from "../../../provider/ipam/store/postgres-connection";
 import { Statements } from "../../../provider/ipam/store/postgres-queries";
+import { indexOf, SEARCHES, type Search } from "../../../provider/ipam/store/queries";
 import { type Ask, statements } from "../../../provider/ipam/store/sql";
 import { Conflict, type Engine } from "../../../provider/ipam/store/store";
 import { changesOf, engineContract, eventOf, find, headOf, leaseRow, remember, write } from "../engine";
@@ -58,6 +59,10 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
         expect(plan, name).not.toMatch(/Seq Scan/);
         const scans = plan.split("\n").filter((line) => /Index (Only )?Scan/.test(line)).length;
         expect(scans, plan).toBeGreaterThan(0);
+        const search: Search | undefined = SEARCHES[name as keyof typeof SEARCHES];
+        const index = search && indexOf(search);
+        if (index)
+          expect(plan, name).toContain(`${(search.through ?? search.table).name}_${index.columns.join("_")} on `);
         if (name !== "secrets") expect(plan.match(/Index Cond/g)?.length, plan).toBe(scans);
       }
     } finally {

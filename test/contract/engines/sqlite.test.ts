@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { chmodSync, existsSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
+import { indexOf, SEARCHES, type Search } from "../../../provider/ipam/store/queries";
 import { expand, statements } from "../../../provider/ipam/store/sql";
 import { openSqlite } from "../../../provider/ipam/store/sqlite";
 import { loadSqlite, networkName, walIsSafe } from "../../../provider/ipam/store/sqlite-file";
@@ -73,6 +74,10 @@ describe("a file", () => {
       const scans = plan.filter((line) => line.startsWith("SCAN ") && line !== "SCAN found");
       expect(scans.length, `${name}: ${plan.join("; ")}`).toBe(name === "secrets" ? 1 : 0);
       if (name !== "secrets") expect(plan.join("\n"), name).toContain("SEARCH ");
+      const search: Search | undefined = SEARCHES[name as keyof typeof SEARCHES];
+      const index = search && indexOf(search);
+      if (index)
+        expect(plan[0], name).toContain(`INDEX ${(search.through ?? search.table).name}_${index.columns.join("_")} (`);
     }
   });
 
@@ -93,7 +98,7 @@ describe("a file", () => {
     const path = newPath();
     const db = new (await loadSqlite()).DatabaseSync(path, { readOnly: false });
     db.exec("BEGIN EXCLUSIVE");
-    await expect(open(path, { lockTimeout: 0.1 })).rejects.toMatchObject({ code: "STORE_CONFLICT" });
+    await expect(open(path, { lockTimeoutMs: 100 })).rejects.toMatchObject({ code: "STORE_CONFLICT" });
     db.exec("ROLLBACK");
     db.close();
   });

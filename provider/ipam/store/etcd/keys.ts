@@ -88,8 +88,8 @@ export const indexName = ({ name }: Table, columns: string[]): string => [name, 
 const isIndexed = ({ where }: Index, stored: Stored): boolean =>
   where === undefined ||
   where.split(" AND ").every((term) => {
-    const [column = "", , ...rest] = term.split(" ");
-    return (stored[column] !== undefined) === (rest[0] === "NOT");
+    const [column = "", ...rest] = term.split(" ");
+    return (stored[column] !== undefined) === (rest.join(" ") !== "IS NULL");
   });
 
 /** The columns of a row by name; JSON columns are text. */
