@@ -63,15 +63,6 @@ describe.skipIf(etcdMissing)(`the client of etcd${etcdMissing ? `: ${etcdMissing
     expect(await readAll(client, "txn")).toEqual(["second"]);
   });
 
-  test("keys on a lease go with it, unless they are put with another one", async () => {
-    const client = connect(cluster.ports);
-    const [short, long] = [await client.grantLease(1), await client.grantLease(60)];
-    await write(client, put("lost", "x", short), put("kept", "x", short));
-    await write(client, put("kept", "x", long));
-    await vi.waitFor(async () => expect(await readAll(client, "lost")).toEqual([]), { timeout: 10_000 });
-    expect(await readAll(client, "kept")).toEqual(["x"]);
-  });
-
   test("a call that an endpoint never answers goes to the next one, and calls after it go there at once", async () => {
     const silent = await listenSilently();
     const client = connect([silent.port, cluster.ports[0]!], 500);
@@ -87,8 +78,8 @@ describe.skipIf(etcdMissing)(`the client of etcd${etcdMissing ? `: ${etcdMissing
     const silent = await listenSilently();
     const client = connect([silent.port], 300);
     const started = performance.now();
-    const results = await Promise.allSettled([client.txn({}), client.grantLease(1)]);
-    for (const result of results) expect(codeOf((result as PromiseRejectedResult).reason)).toBe(DEADLINE_EXCEEDED);
+    const error = await client.txn({}).catch((error: unknown) => error);
+    expect(codeOf(error)).toBe(DEADLINE_EXCEEDED);
     expect(performance.now() - started).toBeLessThan(2000);
     silent.close();
   });

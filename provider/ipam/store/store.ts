@@ -18,8 +18,6 @@ export interface Engine {
    * transactions that write have ended.
    */
   begin(queries: Query[], locks?: string[] | "all"): Awaitable<Transaction>;
-  /** After conflicts: waits until this process is the only one that commits, and returns what ends that. For progress only. */
-  lock?(): Promise<() => Promise<void>>;
   /** What is wrong with the clock of the store, if anything; `repair`: accepts its present time. */
   checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
   close(): Promise<void>;

@@ -49,8 +49,6 @@ export interface Guard {
 
 /** How long a transaction is tried. */
 const PATIENCE_MS = 30_000;
-/** After so many, a transaction takes the lock of the engine, if that has one. */
-const MOST_CONFLICTS = 3;
 
 /**
  * Runs decisions in one transaction: locks and loads, decides, applies. A decision that throws is taken back alone. One that needs more locks or
@@ -58,15 +56,10 @@ const MOST_CONFLICTS = 3;
  */
 export function transact(engine: Engine, batch: Work[], guard: Guard): Promise<Decided> {
   const locks = new Set(batch.flatMap((work) => work.locks));
-  const decideAll = async (conflicts: number): Promise<Decided> => {
-    const unlock = conflicts > MOST_CONFLICTS ? await engine.lock?.() : undefined;
-    try {
-      for (;;) {
-        const decided = await run(attempt(engine, batch, guard, locks));
-        if (decided) return decided;
-      }
-    } finally {
-      await unlock?.();
+  const decideAll = async (): Promise<Decided> => {
+    for (;;) {
+      const decided = await run(attempt(engine, batch, guard, locks));
+      if (decided) return decided;
     }
   };
   return retry(engine.place, decideAll, guard);
@@ -80,14 +73,14 @@ export const view = async (engine: Engine, batch: Work[], guard: Guard): Promise
 /** Tries it again after conflicts, and while the server does not answer. */
 export async function retry<T>(
   place: string,
-  attempt: (conflicts: number) => Awaitable<T>,
+  attempt: () => Awaitable<T>,
   patience: Partial<Pick<Guard, "onConflict">> & { milliseconds?: number } = {},
 ): Promise<T> {
   const { milliseconds = PATIENCE_MS } = patience;
   const deadline = Date.now() + milliseconds;
   for (let conflicts = 0; ; ) {
     try {
-      return await attempt(conflicts);
+      return await attempt();
     } catch (error) {
       if (!(error instanceof Conflict || error instanceof StoreUnavailable) || Date.now() > deadline)
         throw explain(place, milliseconds, error);

@@ -85,35 +85,6 @@ describe.skipIf(etcdMissing)(`faults of etcd${etcdMissing ? `: ${etcdMissing}` :
       await first.commit(changesOf(named));
       await expect(second.commit(changesOf(writes))).rejects.toBeInstanceOf(Conflict);
     });
-
-    test("a process with the lock commits, and no other one until then", async () => {
-      const url = newUrl();
-      const [one, two] = [await open(url), await open(url)];
-      const unlock = await one.lock!();
-      await expect(write(two, claimOf("b", 2n))).rejects.toBeInstanceOf(Conflict);
-      const waiting = two.lock!();
-      await write(one, claimOf("a", 1n));
-      await unlock();
-      const unlockOther = await waiting;
-      await write(two, claimOf("b", 2n));
-      await unlockOther();
-      await write(one, claimOf("c", 3n));
-      expect(await leasesIn(one)).toEqual(["a", "b", "c"]);
-      const { kv, keys } = toolsOf(url);
-      expect((await kv.read([{ key: keys.lock }])).found).toEqual([[]]);
-    });
-
-    test("the lock of a process that was killed ends with its lease", async () => {
-      const url = newUrl();
-      const store = await open(url);
-      const { kv, keys } = toolsOf(url);
-      await kv.txn([], [put(keys.lock, "", await kv.grantLease(2))]);
-      await expect(write(store, claimOf("a", 1n))).rejects.toBeInstanceOf(Conflict);
-      const unlock = await store.lock!();
-      await write(store, claimOf("a", 1n));
-      await unlock();
-      expect(await leasesIn(store)).toEqual(["a"]);
-    });
   });
 
   describe("a lost answer", () => {

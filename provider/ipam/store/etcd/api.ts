@@ -22,7 +22,7 @@ const MESSAGES = {
     keys_only: ["bool", 8],
   },
   RangeResponse: { kvs: ["KeyValue[]", 2] },
-  PutRequest: { key: ["string", 1], value: ["string", 2], lease: ["int64", 3] },
+  PutRequest: { key: ["string", 1], value: ["string", 2] },
   DeleteRangeRequest: { key: ["string", 1], range_end: ["string", 2] },
   RequestOp: {
     request_range: ["RangeRequest", 1],
@@ -40,8 +40,6 @@ const MESSAGES = {
   },
   TxnRequest: { compare: ["Compare[]", 1], success: ["RequestOp[]", 2], failure: ["RequestOp[]", 3] },
   TxnResponse: { header: ["ResponseHeader", 1], succeeded: ["bool", 2], responses: ["ResponseOp[]", 3] },
-  LeaseGrantRequest: { TTL: ["int64", 1] },
-  LeaseGrantResponse: { ID: ["int64", 2] },
   AuthenticateRequest: { name: ["string", 1], password: ["string", 2] },
   AuthenticateResponse: { token: ["string", 2] },
 } as const;
@@ -108,5 +106,4 @@ function method<Request extends Name, Response extends Name>(
 }
 
 export const TXN = method("KV", "Txn", "TxnRequest", "TxnResponse");
-export const GRANT_LEASE = method("Lease", "LeaseGrant", "LeaseGrantRequest", "LeaseGrantResponse");
 export const AUTHENTICATE = method("Auth", "Authenticate", "AuthenticateRequest", "AuthenticateResponse");

@@ -1,5 +1,5 @@
 import { Client, credentials, Metadata, type MethodDefinition, type ServiceError, status } from "@grpc/grpc-js";
-import { AUTHENTICATE, GRANT_LEASE, type Received, type Sent, TXN } from "./api";
+import { AUTHENTICATE, type Received, type Sent, TXN } from "./api";
 import type { Cluster } from "./url";
 
 /**
@@ -23,10 +23,6 @@ export class EtcdClient {
 
   txn(request: Sent<"TxnRequest">): Promise<Received<"TxnResponse">> {
     return this.#call(TXN, request);
-  }
-
-  async grantLease(seconds: number): Promise<string> {
-    return (await this.#call(GRANT_LEASE, { TTL: seconds })).ID;
   }
 
   close(): void {

@@ -16,7 +16,6 @@ import {
 import { EtcdClient } from "./client";
 import { Keys, parseObject, storedOf } from "./keys";
 import { type Entry, EtcdKv, get, isAbsent, put, wasPutAt } from "./kv";
-import { EtcdLock } from "./lock";
 import { answerAll, Moment, type Plan, together } from "./queries";
 import { ClusterClock } from "./time";
 import { EtcdTransaction, finish, type Opening, type Parts } from "./transaction";
@@ -42,7 +41,7 @@ export async function openEtcd(url: string, options: EtcdOptions = {}): Promise<
   const kv = new EtcdKv(new EtcdClient(cluster), cluster);
   const keys = new Keys(cluster.prefix);
   const { patience = 10 } = options;
-  const parts = { kv, keys, lock: new EtcdLock(kv, keys.lock), patience: patience * 1000 };
+  const parts = { kv, keys, patience: patience * 1000 };
   try {
     return new EtcdEngine(parts, cluster, await prepareStore(kv, keys, `etcd at ${cluster.place}`), options);
   } catch (error) {
@@ -130,10 +129,6 @@ class EtcdEngine implements Engine {
     if (this.readOnly) throw new Conflict();
     await finish(this.parts.kv, this.parts.keys, row, entry.revision);
     return true;
-  }
-
-  lock(): Promise<() => Promise<void>> {
-    return this.parts.lock.acquire();
   }
 
   /** `repair`: the time of the last commit becomes that of the clock, although it is later. */

@@ -10,18 +10,15 @@ export type Range = Required<Pick<KeyRange, "key" | "end">>;
  * is `%2F`. Values are 32 hexadecimal digits, times and numbers 16 decimal ones, so that keys sort as they do. Besides:
  *
  *     store        the row of the store. Each commit puts it, and compares its revision with the one that was read
- *     lock         held by a process after conflicts
  *     part/AT/N    writes of a commit that does not fit into one Txn
  *
  * Roles that must not read secrets get all keys but `secret/`.
  */
 export class Keys {
   readonly store: string;
-  readonly lock: string;
 
   constructor(readonly prefix: string) {
     this.store = this.at("store");
-    this.lock = this.at("lock");
   }
 
   at(tree: string, ...components: Component[]): string {

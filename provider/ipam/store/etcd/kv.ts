@@ -20,9 +20,7 @@ export interface Entry {
 
 const rangeEnd = (end?: string) => (end === undefined ? {} : { range_end: end });
 
-export const put = (key: string, value: string, lease?: string): RequestOp => ({
-  request_put: { key, value, ...(lease !== undefined && { lease }) },
-});
+export const put = (key: string, value: string): RequestOp => ({ request_put: { key, value } });
 export const del = (key: string, end?: string): RequestOp => ({ request_delete_range: { key, ...rangeEnd(end) } });
 export const get = (range: KeyRange): RequestOp => ({ request_range: toRequest(range) });
 
@@ -97,23 +95,15 @@ export class EtcdKv {
   }
 
   async #result(doing: "reading" | "writing", asked: Promise<Received<"TxnResponse">>): Promise<TxnResult> {
-    const answer = await this.#translate(doing, asked);
-    return { succeeded: answer.succeeded, found: entriesOf(answer), revision: Number(answer.header.revision) };
-  }
-
-  grantLease(seconds: number): Promise<string> {
-    return this.#translate("writing", this.client.grantLease(seconds));
+    try {
+      const answer = await asked;
+      return { succeeded: answer.succeeded, found: entriesOf(answer), revision: Number(answer.header.revision) };
+    } catch (error) {
+      throw translateError(error, this.cluster, doing);
+    }
   }
 
   close(): void {
     this.client.close();
-  }
-
-  async #translate<T>(doing: "reading" | "writing", answer: Promise<T>): Promise<T> {
-    try {
-      return await answer;
-    } catch (error) {
-      throw translateError(error, this.cluster, doing);
-    }
   }
 }

@@ -35,7 +35,6 @@ import {
   put,
   wasPutAt,
 } from "./kv";
-import type { EtcdLock } from "./lock";
 import { answerAll, type Moment } from "./queries";
 
 /**
@@ -49,7 +48,6 @@ import { answerAll, type Moment } from "./queries";
 export interface Parts {
   kv: EtcdKv;
   keys: Keys;
-  lock: EtcdLock;
   /** How long to ask for the outcome of a commit, in milliseconds. */
   patience: number;
 }
@@ -90,7 +88,7 @@ export class EtcdTransaction implements Transaction {
   async rollBack(): Promise<void> {}
 
   async commit(changes: Changes): Promise<Commit> {
-    const { kv, keys, lock } = this.parts;
+    const { kv, keys } = this.parts;
     const { head, epoch, events } = logOf(this.head, changes, this.now);
     const [writes, guards] = this.#writesOf(changes);
     const log = [
@@ -108,17 +106,10 @@ export class EtcdTransaction implements Transaction {
     const kept = pending ? [] : [...writes.keys()];
     const operations = [
       put(keys.store, JSON.stringify({ ...row, pending })),
-      ...lock.operations,
       ...clearedBy(keys, changes).flatMap((range) => clear(range, kept)),
       ...(pending ? [] : [...writes].map(writeOp)),
     ];
-    const revision = await this.#send(
-      [...lock.compares, ...guards].slice(0, MAX_COMPARES - 1),
-      operations,
-      id,
-      log.at(-1),
-    );
-    lock.noteCommit();
+    const revision = await this.#send(guards.slice(0, MAX_COMPARES - 1), operations, id, log.at(-1));
     if (pending) await this.#persist(() => finish(kv, keys, { ...row, pending }, revision));
     if (isTimeToTrim()) await trim(kv, keys, this.now, head.lastEvent).catch(() => {});
     return { version: head.version, epoch: head.epoch, events };
