@@ -186,6 +186,21 @@ export const offerShareError = ({ name }: PoolSpec, held: bigint, most: bigint):
     "Deploy what was previewed, or wait until its offers expire (overlay:offerTtl).",
   );
 
+export const offersTooLargeError = ({ name }: PoolSpec, count: number, bytes: number): OverlayError =>
+  new OverlayError(
+    "POOL_QUOTA",
+    `Previews of this access token or its tenant show ${count} values in ${describePool(name)}, the last one with ${bytes} bytes of labels and data: more than all requests there can read.`,
+    "Deploy what was previewed, wait until its offers expire (overlay:offerTtl), or shorten the labels.",
+  );
+
+/** Everything else in a pool reads it, too. */
+export const tooLargeError = (name: string, bytes: number, most: number): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `The labels, data, names and ports of a lease in ${describePool(name)}, or the data of its pool, have ${bytes} bytes; at most ${most} are kept.`,
+    "Shorten the labels, or keep the data elsewhere.",
+  );
+
 export const quotaError = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
   new OverlayError(
     "POOL_QUOTA",

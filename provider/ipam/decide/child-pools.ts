@@ -5,7 +5,7 @@ import { covers, fits, mergeRanges, overlapsAny, subtract } from "../ranges";
 import type { PoolSpec, ValueRange } from "../types";
 import { show } from "./access";
 import { zonesIn } from "./free-space";
-import { endLease } from "./lease";
+import { endLease, mustFit } from "./lease";
 import { createPool, setResting } from "./pools";
 import { isLive, type LeaseRow, type PoolRow, toLease } from "./rows";
 import type { State } from "./state";
@@ -21,6 +21,7 @@ export function openChildPool(state: State, spec: PoolSpec, lease: LeaseRow): vo
 /** Makes or changes the child pool of a lease. It takes the pool over from another lease of its owner, with all leases in it. */
 export function openPool(state: State, spec: PoolSpec, lease: LeaseRow): void {
   if (spec.name.startsWith(SPACES)) throw addressSpaceError(spec.name);
+  mustFit(lease, spec);
   const row = state.pool(spec.name);
   if (!row?.spec || !hasSameRanges(row.spec, spec)) mustBeInLease(state, spec, lease);
   if (!row?.spec) {

@@ -60,7 +60,7 @@ export function offer(state: State, request: OfferRequest): Lease {
   mustBeHoldable(state, row);
   state.offers.put(row);
   mustKeepQuota(ask, row);
-  mustKeepShare(ask);
+  mustKeepShare(ask, row);
   return withWarnings(ask, offerToLease(row), [...(recalled?.warnings ?? []), ...choice.warnings, ...promised]);
 }
 

@@ -1,10 +1,20 @@
 import { hash, randomUUID } from "node:crypto";
+import { tooLargeError } from "../errors";
 import { subtract } from "../ranges";
-import type { Event, PoolSpec, ValueRange } from "../types";
+import { type Details, detailsOf, type Event, type PoolSpec, type Request, type ValueRange } from "../types";
 import { mustBeHoldable } from "./access";
 import { addFree, takeFree, zonesIn } from "./free-space";
 import { freeResting, mustBeUnused, setResting } from "./pools";
-import { type EndReason, type LeaseRow, newPoolRow, offerKey, omitUndefined, type PoolRow, sharingKeyOf } from "./rows";
+import {
+  type EndReason,
+  type LeaseRow,
+  newPoolRow,
+  offerKey,
+  omitUndefined,
+  type PoolRow,
+  portText,
+  sharingKeyOf,
+} from "./rows";
 import type { State } from "./state";
 
 /** The life of a lease: it is put, and it ends. Both keep free space, counters, quarantine and history in step. */
@@ -14,6 +24,21 @@ export const newUid = (owner: string): string => hash("sha256", owner, "hex").sl
 /** A lease id begins with the uid, which is where the lease is found. */
 export const newLeaseId = (uid: string): string => `${uid}.${randomUUID().replace(/-.*-/, "").slice(0, 16)}`;
 export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
+
+/** For what a lease keeps besides its values, and for the data of its child pool. Other requests in the pool read them, too. */
+const MOST_BYTES = 16 * 1024;
+const MOST_POOL_BYTES = 64 * 1024;
+
+const bytesOf = (kept: unknown): number => Buffer.byteLength(JSON.stringify(kept) ?? "");
+
+/** Rejects more than a lease may keep. Returns how many bytes it keeps. */
+export function mustFit(lease: Details & Pick<Request, "pool">, childPool?: PoolSpec): number {
+  const own = bytesOf({ ...detailsOf(lease), ports: lease.ports?.map(portText) });
+  const ofPool = bytesOf(childPool?.data);
+  if (own > MOST_BYTES) throw tooLargeError(lease.pool, own, MOST_BYTES);
+  if (ofPool > MOST_POOL_BYTES) throw tooLargeError(lease.pool, ofPool, MOST_POOL_BYTES);
+  return own + ofPool;
+}
 
 /** Puts `after` in the place of `before`. Its values must be free, in quarantine, shared with it, or those of `before`. */
 export function putLease(
@@ -36,6 +61,7 @@ export function putLease(
 
 /** Writes the row of a lease, and the counters of its pool. */
 export function replaceLease(state: State, before: LeaseRow | undefined, after: LeaseRow): void {
+  if (after.endedAt === undefined) mustFit(after);
   const left = before?.endedAt === undefined ? before : undefined;
   const lost = left ? state.countOwn(left) : 0n;
   state.leases.put(after);

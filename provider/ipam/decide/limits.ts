@@ -3,6 +3,7 @@ import {
   namePromisedWarning,
   nameTakenError,
   offerShareError,
+  offersTooLargeError,
   portConflictError,
   quotaError,
   sharingConflictError,
@@ -12,7 +13,7 @@ import { capacityOf, fits, max, mergeRanges, subtract, total } from "../ranges";
 import { isWithinQuota, type Lease, type PoolSpec, type Port, type Request, type ValueRange } from "../types";
 import { givesWay, isOwnHolder, isPromisedInRun, mayChange, mustBeNameable, mustBeOpenable, show } from "./access";
 import type { Ask } from "./choose";
-import { endLease } from "./lease";
+import { endLease, mustFit } from "./lease";
 import type { Pool } from "./pools";
 import {
   type Holder,
@@ -171,11 +172,17 @@ export function mustKeepQuota({ state, pool, request, isClaim }: Ask, put: Holde
   if (!isWithinQuota(spec, leases, values)) throw quotaError(spec, { leases, values });
 }
 
+/** An offer may have this many bytes, divided by the number of offers of its user in the pool: all requests there read them. */
+const MOST_OFFERED_BYTES = 2 * 1024 * 1024;
+
 /** Offers of a user with bounds hold at most half of a pool that others use, too. In address spaces, offers keep nothing from others. */
-export function mustKeepShare({ state, pool: { spec } }: Ask): void {
+export function mustKeepShare({ state, pool: { spec } }: Ask, put: OfferRow): void {
+  const bytes = mustFit(put, put.childPool);
   const { access } = state.terms;
-  if (!access?.isShared(spec) || spec.name.startsWith(SPACES)) return;
+  if (!access) return;
   const own = state.offersIn(spec.name).filter((row) => access.hasOffered(offerToLease(row)));
+  if (own.length * bytes > MOST_OFFERED_BYTES) throw offersTooLargeError(spec, own.length, bytes);
+  if (!access.isShared(spec) || spec.name.startsWith(SPACES)) return;
   const held = total(mergeRanges(own.flatMap(({ ranges }) => ranges)));
   const most = max(capacityOf(spec) / 2n, 1n);
   if (held > most) throw offerShareError(spec, held, most);

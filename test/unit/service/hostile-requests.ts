@@ -91,12 +91,12 @@ const ROUTES: Record<string, Sample[]> = {
 export const MESSAGES: Record<string, [name: string, message: object][]> = {
   "Ipam.CreatePool": [
     ["the most ranges", { name: "messages", ranges: ranges(256) }],
-    ["many labels", { name: "labelled", ranges: ["172.31.255.0/24"], labels: labelsOf(3000) }],
+    ["the most labels", { name: "labelled", ranges: ["172.31.255.0/24"], labels: labelsOf(900) }],
   ],
   "Ipam.GetPool": [["a runner", { name: "runner/training/node1" }]],
   "Ipam.ListPools": [["the longest page", { pageSize: 4_000_000_000 }]],
   "Ipam.DeletePool": [["a pool", { name: "none" }]],
-  "Ipam.AllocateIP": [["many labels", { serviceUid: "u1", pool: "messages", labels: labelsOf(3000) }]],
+  "Ipam.AllocateIP": [["the most labels", { serviceUid: "u1", pool: "messages", labels: labelsOf(900) }]],
   "Ipam.ReleaseIP": [["a long uid", { serviceUid: LONG, pool: "messages" }]],
   "Ipam.GetAllocation": [["in no pool", { serviceUid: LONG }]],
   "Reservations.Reserve": [
@@ -128,7 +128,7 @@ const OPERATIONS: Record<OperationName, [name: string, input: object][]> = {
     ["the most values", request(1, { values: sparse(256) })],
     ["the most declared values", request(2, { declared: sparse(10_000) })],
     ["the most uids", request(3, { mayEnd: uids, stays: uids })],
-    ["the most labels", request(4, { labels: Object.fromEntries(uids.map((uid) => [uid, uid])) })],
+    ["the most labels", request(4, { labels: labelsOf(900) })],
     ["the most preferred values", request(5, { preferred: sparse(256) })],
     ["the most ranges to choose in", request(6, { secondRange: list(256, () => wire(9)) })],
     ["the most ports", request(7, { sharingKey: "k", ports: list(1000, (port) => ({ protocol: "tcp", port })) })],

@@ -552,6 +552,43 @@ describe("what a caller of one tenant previews stops no other stack", () => {
   });
 });
 
+/** All requests in a pool read its offers, and those of its leases that they are about. */
+describe("what a lease keeps besides its values is bounded", () => {
+  const labels = (bytes: number) => ({ labels: { text: "x".repeat(3900), more: "x".repeat(bytes - 3900) } });
+  const large = { labels: Object.fromEntries(Array.from({ length: 5 }, (_, i) => [`${i}`, "x".repeat(3900)])) };
+  const data = { data: { texts: Array.from({ length: 20 }, () => "x".repeat(3900)) } };
+  const spec = specOf("big", "192.168.9.0/29", data);
+
+  test.each<[string, () => [operation: string, input: object]]>([
+    ["an offer", () => ["offer", offerOf(large)]],
+    ["a claim", () => ["claim", claimOf(large)]],
+    ["an import", () => ["importLeases", { leases: [{ ...at("acme", "192.168.7.4"), ...large }] }]],
+    ["a pool", () => ["claim", poolOf("192.168.9.0/29", { childPool: spec })]],
+    ["an offer of a pool", () => ["offer", poolOf("192.168.9.0/29", { childPool: spec })]],
+  ])("%s with more is refused", async (_, request) => {
+    const [operation, input] = request();
+    expect((await send(operation, input)).text).toMatch(/at most (16384|65536) are kept/);
+  });
+
+  test("a change to more is refused", async () => {
+    const { pool: name, leaseId } = await claimOne(pool, { ...at("acme", "192.168.7.4"), tenant: ACME });
+    const { result } = await send("change", { pool: name, leaseId, changes: large });
+    expect(result).toBe("400 INPUT_INVALID");
+  });
+
+  test("offers of a tenant are smaller, the more there are of them in a pool", async () => {
+    await makePool("mine", "192.168.12.0/22", { tenant: ACME }, "mine-pool");
+    const offer = async (i: number, bytes: number) =>
+      (await send("offer", offerOf({ pool: "pool/mine", owner: owner(`own-${i}`), ...labels(bytes) }))).result;
+    const results: string[] = [];
+    for (let i = 0; i < 300; i++) results.push(await offer(i, 7500));
+    expect(results.indexOf("409 POOL_QUOTA")).toBeGreaterThan(250);
+    expect(await offer(300, 3950)).toBe("200");
+    const others = at("secret-other");
+    expect((await pool.offer({ ...others, pool: "pool/mine", tenant: ACME, ...labels(7500) })).state).toBe("offered");
+  });
+});
+
 describe("child pools", () => {
   const bound = (bounds: Partial<AccessTokenInput>): Promise<string> => service.token("bound", ["deploy"], bounds);
 
