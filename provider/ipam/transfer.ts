@@ -15,7 +15,7 @@ import { retry } from "./store/transact";
 
 /** A whole store: how its rows are read, and how they move to another engine. */
 
-type Page = { table: CopiedTable; rows: object[] };
+export type Page = { table: CopiedTable; rows: object[] };
 
 /** Rows of a page, and so of a transaction of a copy. */
 const PAGE = 500;
@@ -156,7 +156,8 @@ function onlyIn(state: MoveState, move: string, changes: Partial<Changes>): Part
   throw new OverlayError("STORE_CONFLICT", what, "Wait for it to finish.");
 }
 
-function changesOf({ table, rows }: Page): Partial<Changes> {
+/** What puts the rows of a page into a store. */
+export function changesOf({ table, rows }: Page): Partial<Changes> {
   const put = rows as never[];
   const changed = { put, deleted: [] };
   switch (table) {

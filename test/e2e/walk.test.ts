@@ -8,7 +8,7 @@ import { z } from "zod";
 import { Lab } from "../../lab/lab";
 
 /** More files and functions than these are hard to follow. Merge what is read together before you raise them. */
-const MOST = { preview: [47, 375], reserve: [57, 390] } as const;
+const MOST = { preview: [47, 376], reserve: [57, 383] } as const;
 const MOST_FILES = 97;
 
 const ROOT = join(__dirname, "../..");

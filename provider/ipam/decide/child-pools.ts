@@ -79,7 +79,7 @@ function resizePool(state: State, old: PoolSpec, spec: PoolSpec): void {
   }
   for (const [zone, values] of zonesIn(spec)) {
     const before = zonesIn(old).find(([other]) => other === zone)![1];
-    const space = state.space(spec.name)(zone);
+    const space = state.space(spec.name, zone);
     const isOther = old.avoidBoundaryIps !== spec.avoidBoundaryIps;
     for (const range of isOther ? before : subtract(before, values)) space.drop(spec, range);
     const gained = isOther ? values : subtract(values, before);

@@ -50,6 +50,7 @@ import {
   type OfferRow,
   sharingKeyOf,
   touches,
+  type Zone,
 } from "./rows";
 import type { State } from "./state";
 
@@ -364,11 +365,11 @@ function* freeRanges({ state, pool, request }: Ask, from: bigint): Generator<Val
   const { spec, stored } = pool;
   const { automatic } = zonesOf(spec);
   if (!stored) return yield* automatic.filter(({ last }) => last >= from);
-  const space = state.space(request.pool);
-  if (stored === spec) return yield* space("a").from(from);
+  const freeFrom = (zone: Zone) => state.space(request.pool, zone).from(from);
+  if (stored === spec) return yield* freeFrom("a");
   const { automatic: before, onRequest } = zonesOf(stored);
   const added = subtract(automatic, [...before, ...onRequest]);
-  yield* mergeRanges([...space("a").from(from), ...space("r").from(from), ...added]).filter(({ last }) => last >= from);
+  yield* mergeRanges([...freeFrom("a"), ...freeFrom("r"), ...added]).filter(({ last }) => last >= from);
 }
 
 export function alignUp(spec: PoolSpec, value: bigint, size: bigint): bigint {

@@ -3,6 +3,7 @@ import { capitalize, describePool } from "../../pool-names";
 import { addBoundaries, intersect, mergeRanges, subtract, trimBoundaries, zonesOf } from "../ranges";
 import type { PoolSpec, ValueRange } from "../types";
 import type { FreeRow, Zone } from "./rows";
+import type { State } from "./state";
 import type { Journal } from "./table";
 
 /**
@@ -26,7 +27,7 @@ export class FreeSpace {
   /** The first `limit` ranges of the store that end at `from` or later. */
   load(from: bigint, limit: number, rows: ValueRange[]): void {
     const to = rows.length < limit ? LAST : rows.at(-1)!.last;
-    const fresh = rows.filter(({ last }) => !this.#isKnown(last));
+    const fresh = rows.filter(({ last }) => this.#knownUntil(last) === undefined);
     for (const { first, last } of fresh) this.#stored.set(last, first);
     this.#ranges = sorted([...this.#ranges, ...fresh.map(({ first, last }) => ({ first, last }))]);
     this.#known = mergeRanges([...this.#known, { first: from, last: to }]);
@@ -107,10 +108,6 @@ export class FreeSpace {
   #knownUntil(at: bigint): bigint | undefined {
     return this.#known.find(({ first, last }) => first <= at && at <= last)?.last;
   }
-
-  #isKnown(at: bigint): boolean {
-    return this.#knownUntil(at) !== undefined;
-  }
 }
 
 /** No value of a pool is higher. */
@@ -138,16 +135,15 @@ export const zonesIn = (spec: PoolSpec): [Zone, ValueRange[]][] => {
   ];
 };
 
-type SpaceOf = (zone: Zone) => FreeSpace;
-
 /** Removes values of a pool from its free space; they must be free. */
-export function takeFree(spec: PoolSpec, space: SpaceOf, ranges: ValueRange[]): void {
+export function takeFree(state: State, spec: PoolSpec, ranges: ValueRange[]): void {
   for (const [zone, values] of zonesIn(spec))
-    for (const piece of intersect(ranges, values)) space(zone).cut(spec, piece);
+    for (const piece of intersect(ranges, values)) state.space(spec.name, zone).cut(spec, piece);
 }
 
 /** Returns values of a pool to its free space. */
-export function addFree(spec: PoolSpec, space: SpaceOf, ranges: ValueRange[]): void {
+export function addFree(state: State, spec: PoolSpec, ranges: ValueRange[]): void {
   for (const [zone, values] of zonesIn(spec))
-    for (const piece of intersect(ranges, values)) space(zone).add(spec, addBoundaries(spec, piece, values));
+    for (const piece of intersect(ranges, values))
+      state.space(spec.name, zone).add(spec, addBoundaries(spec, piece, values));
 }

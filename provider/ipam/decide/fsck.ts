@@ -72,7 +72,7 @@ function checkFree(state: State, spec: PoolSpec, leases: LeaseRow[], repair: boo
   const taken = leases.flatMap(({ endedAt, ranges, resting = [] }) => (endedAt === undefined ? ranges : resting));
   const findings: Finding[] = [];
   for (const [zone, values] of zonesIn(spec)) {
-    const space = state.space(spec.name)(zone);
+    const space = state.space(spec.name, zone);
     const [stored, wanted] = [[...space.from(0n)], freeIn(spec, values, taken)];
     const describe = (ranges: ValueRange[], problem: string) => {
       if (ranges.length > 0)

@@ -157,6 +157,9 @@ function buildOffer(
   const lifetime = terms.offerTtl * 1000;
   const isFresh = same && same.expiresAt >= now && now - same.updatedAt < lifetime / REWRITES_PER_TTL;
   const at = isFresh ? same.updatedAt : now;
+  // An offer in a pool that is only offered ends with that.
+  const around = state.pool(pool)?.spec ? [] : state.offersOfPool(pool);
+  const end = around.length > 0 ? Math.max(...around.map(({ expiresAt }) => expiresAt)) : Infinity;
   return omitUndefined<OfferRow>({
     owner,
     program,
@@ -170,14 +173,8 @@ function buildOffer(
     uid: same?.uid ?? newUid(owner),
     createdAt: same?.createdAt ?? now,
     updatedAt: at,
-    expiresAt: Math.min(at + lifetime, endOfOfferedPool(state, pool)),
+    expiresAt: Math.min(at + lifetime, end),
   });
-}
-
-/** An offer in a pool that is only offered ends with that. */
-function endOfOfferedPool(state: State, pool: string): number {
-  const offers = state.pool(pool)?.spec ? [] : state.offersOfPool(pool);
-  return offers.length > 0 ? Math.max(...offers.map(({ expiresAt }) => expiresAt)) : Infinity;
 }
 
 /** Commits a lease, with a new lease id. With `values` exactly these values, or `PLAN_STALE`. */

@@ -49,14 +49,13 @@ export function putLease(
   isFree = false,
 ): void {
   mustBeHoldable(state, after);
-  const space = state.space(after.pool);
   const { ranges } = after;
   const held = isFree ? [] : state.holdersOf(after.pool, ranges).flatMap((lease) => lease.ranges);
   const resting = isFree ? [] : state.restingOn(after.pool, ranges);
-  takeFree(spec, space, subtract(ranges, [...held, ...resting.flatMap((lease) => lease.resting!)]));
+  takeFree(state, spec, subtract(ranges, [...held, ...resting.flatMap((lease) => lease.resting!)]));
   for (const lease of resting) setResting(state, lease, subtract(lease.resting!, ranges));
   replaceLease(state, before, after);
-  if (before) addFree(spec, space, subtract(ownRanges(state, before), ranges));
+  if (before) addFree(state, spec, subtract(ownRanges(state, before), ranges));
 }
 
 /** Writes the row of a lease, and the counters of its pool. */
@@ -121,7 +120,7 @@ export function endLease(
   replaceLease(state, lease, ended);
   const row = state.pool(lease.pool)!;
   if (rests) state.pools.put({ ...row, resting: row.resting + 1 });
-  else if (row.spec) addFree(row.spec, state.space(lease.pool), own);
+  else if (row.spec) addFree(state, row.spec, own);
 }
 
 export function record(
@@ -168,5 +167,5 @@ export function dropPool(state: State, row: PoolRow): void {
   while (expireOverdue(state, row.name));
   for (const lease of state.restingIn(row.name, Number.MAX_SAFE_INTEGER)) setResting(state, lease, []);
   state.pools.put(newPoolRow(row.name));
-  for (const [zone] of zonesIn(row.spec!)) state.space(row.name)(zone).clear();
+  for (const [zone] of zonesIn(row.spec!)) state.space(row.name, zone).clear();
 }

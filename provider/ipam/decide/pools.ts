@@ -76,7 +76,7 @@ export function createPool(state: State, spec: PoolSpec, opener?: string): void 
   const made = { ...(opener !== undefined && { opener }), ...(state.terms.access && { isMadeInBounds: true }) };
   state.pools.put({ ...newPoolRow(spec.name), spec, ...made });
   for (const [zone, values] of zonesIn(spec)) {
-    const space = state.space(spec.name)(zone);
+    const space = state.space(spec.name, zone);
     space.clear();
     for (const range of values) space.add(spec, range);
   }
@@ -96,7 +96,7 @@ export function freeResting(state: State, lease: LeaseRow): void {
   const { spec } = state.pool(lease.pool)!;
   const { resting = [] } = lease;
   setResting(state, lease, []);
-  if (spec) addFree(spec, state.space(spec.name), resting);
+  if (spec) addFree(state, spec, resting);
 }
 
 /** Leases that are read at once to find held ones. */

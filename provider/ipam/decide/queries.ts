@@ -145,7 +145,7 @@ export function listFree(
   if (!spec) return [];
   expireAll(state, pool);
   const offered = state.offersIn(pool).flatMap(({ ranges }) => ranges);
-  const free = state.pool(pool)?.spec ? state.space(pool)("a").from(bounds.first) : zonesOf(spec).automatic;
+  const free = state.pool(pool)?.spec ? state.space(pool, "a").from(bounds.first) : zonesOf(spec).automatic;
   const found: ValueRange[] = [];
   for (const range of free) {
     if (range.first > bounds.last || found.length >= limit) break;

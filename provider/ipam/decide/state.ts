@@ -82,7 +82,7 @@ export class State {
     for (const row of leases) this.leases.load(row);
     for (const row of offers) this.offers.load(row);
     for (const row of documents) this.documents.load(row);
-    for (const { query, rows } of free) this.#spaceOf(query.pool, query.zone).load(query.from, query.limit, rows);
+    for (const { query, rows } of free) this.space(query.pool, query.zone).load(query.from, query.limit, rows);
     this.#active.push(...active);
   }
 
@@ -126,9 +126,7 @@ export class State {
     return [...this.#names];
   }
 
-  space = (pool: string) => (zone: Zone) => this.#spaceOf(pool, zone);
-
-  #spaceOf(pool: string, zone: Zone): FreeSpace {
+  space(pool: string, zone: Zone): FreeSpace {
     const id = `${zone} ${pool}`;
     const space =
       this.#free.get(id) ??

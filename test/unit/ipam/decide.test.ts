@@ -129,7 +129,7 @@ function mustBeSound(state: Clock): void {
   expect(fsck(state, false)).toEqual([]);
   const { spec: pool, held } = state.pool(POOL)!;
   const resting = all.flatMap((lease) => lease.resting ?? []);
-  const free = [...state.space(POOL)("a").from(0n), ...state.space(POOL)("r").from(0n)];
+  const free = [...state.space(POOL, "a").from(0n), ...state.space(POOL, "r").from(0n)];
   expect(total(mergeRanges([...live.flatMap((lease) => lease.ranges), ...resting, ...free]))).toBe(
     held + total(mergeRanges(resting)) + total(free),
   );
