@@ -26,8 +26,8 @@ export async function chooseRunner(request: PlacementRequest, context: Allocatio
   const { pool, owner } = context;
   const before = formerRunnerPool(request, context);
   if (await isToBeCreatedAgain(request, context, before)) return rejectReplaced(request, context);
-  const chosen = await findChosen(placementLeaseName(request.network, owner), context);
   const closed = context.olds ? undefined : await findClosed(request, context);
+  const chosen = await findChosen(placementLeaseName(request.network, owner), context, closed);
   const current = [before, chosen?.pool].filter((name) => !name || !closed?.has(name));
   const mayLeave = mayLeavePool(context, chosen);
   for (const name of current) {
@@ -104,12 +104,17 @@ export interface Chosen {
   isFirm: boolean;
 }
 
-/** By what the owner holds; by what this program was shown, if its values are still free; by what another program was shown. */
+/**
+ * By what the owner holds; by what this program was shown, if its values are still free; by what another program was shown. A lease in a closed
+ * pool is that of a resource which Pulumi replaces.
+ */
 export async function findChosen(
   name: string,
   { pool, owner, program }: AllocationContext,
+  closed?: ReadonlySet<string>,
 ): Promise<Chosen | undefined> {
-  const lease = await pool.ipam.find({ name });
+  const found = await pool.ipam.find({ name });
+  const lease = found && closed?.has(found.pool) ? undefined : found;
   if (lease && isCommitted(lease)) return { pool: lease.pool, isFirm: true };
   const shown = await pool.ipam.find({ owner, program: program ?? NO_PROGRAM });
   if (shown?.names?.includes(name) && (await isStillFree(shown, pool))) return { pool: shown.pool, isFirm: true };

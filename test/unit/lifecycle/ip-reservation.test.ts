@@ -403,6 +403,20 @@ describe("a runner that is to go", () => {
     );
   });
 
+  test("is left for the runner that preview has shown: its offer does not lead to another one", async () => {
+    const held = await stage.make("IPReservation", "a", any);
+    for (const [i, name] of ["r2", "r3"].entries()) await stage.runner(name, `192.0.2.${12 + i}`);
+    await stage.pool.claim({ pool: "runner/training/r2", owner: "docker/training/r2/web", type: "IPReservation" });
+    await cordon("r1", r1);
+    for (const _ of [1, 2]) {
+      stage.newRun();
+      expect(await stage.preview("IPReservation", "a", any)).toMatchObject({ runnerName: "r3" }); // Pulumi replaces it
+    }
+    stage.newRun();
+    expect(await stage.make("IPReservation", "a", any)).toMatchObject({ runnerName: "r3" });
+    await ips().delete(held);
+  });
+
   test("is named in preview, if the program no longer declares it and one of its reservations stays", async () => {
     const held = await stage.make("IPReservation", "a", any);
     await stage.runner("r2", hosts.r2!);
