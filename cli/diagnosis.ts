@@ -39,13 +39,14 @@ export function describeEnd(name: string, role: NetworkEnd["role"], network: str
   const records = facts.records.filter((record) => record.network === network);
   const tunnels = records.flatMap((record) => tunnelsIn(record));
   const direct = records.flatMap((record) => directTunnelsIn(record));
-  const bridge = role === "runner" ? linkOf(records, "bridge") : undefined;
-  const own = bridge ?? linkOf(records, "anchor");
-  const mtu = bridge && facts.links.get(bridge.name)?.mtu;
+  const type = role === "runner" ? "bridge" : "anchor";
+  const own = records.find((record) => linkIn(record, type));
+  const link = own && linkIn(own, type);
+  const mtu = link?.type === "bridge" ? facts.links.get(link.name)?.mtu : undefined;
   return {
     name,
     role,
-    addresses: own ? addressesOn(own.name, records) : [],
+    addresses: link ? addressesOn(link.name, own) : [],
     ...(mtu !== undefined && { mtu }),
     tunnels: Object.fromEntries(tunnels),
     direct,
@@ -54,11 +55,8 @@ export function describeEnd(name: string, role: NetworkEnd["role"], network: str
   };
 }
 
-const linksIn = (records: HostRecord[]): Link[] =>
-  records.flatMap(({ items }) => items.filter((item): item is Link => item.kind === "link"));
-
-const linkOf = (records: HostRecord[], type: Link["type"]): Link | undefined =>
-  linksIn(records).find((link) => link.type === type);
+const linkIn = ({ items }: HostRecord, type: Link["type"]): Link | undefined =>
+  items.find((item): item is Link => item.kind === "link" && item.type === type);
 
 const tunnelsIn = ({ uid, items }: HostRecord): [uid: string, Tunnel][] =>
   items.flatMap((item): [string, Tunnel][] => {
@@ -76,10 +74,9 @@ const directTunnelsIn = ({ items }: HostRecord): DirectTunnel[] => {
   });
 };
 
-/** The first of each family: all other hosts ping them, and a record may contain thousands. */
-function addressesOn(dev: string, records: HostRecord[]): string[] {
-  const all = records
-    .flatMap(({ items }) => items)
+/** The first of each family. Records of runners add addresses on the hub's device, which other runners of a mesh do not reach. */
+function addressesOn(dev: string, { items }: HostRecord): string[] {
+  const all = items
     .filter((item): item is Extract<Item, { kind: "address" }> => item.kind === "address" && item.dev === dev)
     .map(({ address }) => address.slice(0, address.indexOf("/")));
   const firsts = [all.find((address) => !address.includes(":")), all.find((address) => address.includes(":"))];

@@ -9,6 +9,7 @@ import { networkOfPool } from "../provider/pool-names";
 import { targetsOf, type Underlays } from "../provider/resource";
 import { resourceOf } from "../provider/resources";
 import { hostIdOfLease } from "./hosts";
+import { compareNaturally } from "./output";
 import type { PlannedResource } from "./planned";
 
 /** What an up does and `overlayctl plan` does not show: it depends on what hosts answer meanwhile. */
@@ -82,7 +83,9 @@ async function describeMesh(pool: Ipam, name: string, joined: PlannedHosts[]): P
     ...changed.map(({ props }) => [props.runnerName, hostIdOfRunner(props)]),
     ...others.map((lease) => [dataEntries(lease).name, hostIdOfLease(lease)]),
   ].map(([runner, host]) => `${runner} (${host})`);
-  return `in the mesh of network ${networkOfPool(name)}, the peers and direct routes that change with ${changed.map(({ each }) => each.name).join(", ")}, on ${hosts.join(", ")}`;
+  const list = (names: string[]): string => names.sort(compareNaturally).join(", ");
+  const causes = list(changed.map(({ each }) => each.name));
+  return `in the mesh of network ${networkOfPool(name)}, the peers and direct routes that change with ${causes}, on ${list(hosts)}`;
 }
 
 const hostIdOfRunner = ({ connection }: Values): string => hostId(connection as { host: string });

@@ -1,5 +1,8 @@
 import { escapeControls, escapeLine } from "../provider/errors";
 
+/** The order of hosts and runners: r2 is before r10. */
+export const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
+
 /**
  * The output of commands. With `--json`: one object per line on stdout, also for errors. Without: tables and sentences. Notes go to
  * stderr, so that stdout can be piped.

@@ -17,6 +17,7 @@ import { resourceOf } from "../provider/resources";
 import { command, type Session, withPool } from "./command";
 import { CliHosts, type Login, parseConnection, parseNamedConnection, withLoginOptions } from "./hosts";
 import { findMissing, type PlannedHosts } from "./incomplete";
+import { compareNaturally } from "./output";
 import { type ConnectionOptions, fillConnections, type PlannedResource, readPlanned } from "./planned";
 
 /** `overlayctl plan`: the commands of the next up, for each host. */
@@ -40,41 +41,46 @@ export const planCommand = (): Command =>
         const planned = await readPlanned(file!);
         const hosts = new CliHosts(session.settings, options);
         await hosts.use(async () => {
-          const { works, notCleaned, missing } = await makePlan(session.pool, hosts, planned, options);
+          const { works, notCleaned, unknown, missing } = await makePlan(session.pool, hosts, planned, options);
           const inOrder = [...works].sort(([a], [b]) => compareNaturally(a, b));
           const runs: [string, DryRun][] = [];
           for (const [host, { connection, all }] of inOrder)
             runs.push([host, await dryRun(await hosts.connect(connection), all)]);
           for (const [host, warning] of notCleaned) runs.push([host, { ...NO_CHANGE, warnings: [warning] }]);
           for (const [host, run] of runs) printDryRun(session, host, run, options.all === true);
-          session.out.note(summarize(runs.map(([, run]) => run)));
-          if (missing.length > 0) throw incompleteError(missing);
+          session.out.note(summarize(runs));
+          if (unknown.length + missing.length > 0) throw incompleteError(unknown, missing);
         });
       }),
     );
 
-function summarize(runs: DryRun[]): string {
-  const changing = runs.filter(({ steps }) => steps.length > 0);
-  const steps = changing.reduce((sum, run) => sum + run.steps.length, 0);
-  if (steps === 0) return "Nothing would be changed on any host.";
-  return `${count(steps, "change")} on ${changing.length} of ${count(runs.length, "host")}.`;
+function summarize(runs: [host: string, run: DryRun][]): string {
+  const changing = runs.filter(([, { steps }]) => steps.length > 0);
+  const refusing = runs.filter(([, { refused }]) => refused.length > 0).map(([host]) => host);
+  const steps = changing.reduce((sum, [, run]) => sum + run.steps.length, 0);
+  const changes =
+    steps === 0
+      ? "Nothing would be changed on any host."
+      : `${count(steps, "change")} on ${changing.length} of ${count(runs.length, "host")}.`;
+  return refusing.length === 0 ? changes : `${changes} Refused on ${refusing.join(", ")}: see above.`;
 }
 
 const count = (many: number, what: string): string => `${many} ${what}${many === 1 ? "" : "s"}`;
 
-const incompleteError = (missing: string[]): OverlayError =>
-  new OverlayError(
+function incompleteError(unknown: string[], missing: string[]): OverlayError {
+  const values = `hosts or values of ${unknown.join(", ")}, which are not known before up`;
+  return new OverlayError(
     "PLAN_INCOMPLETE",
-    `The plan above is not complete. Not in it: ${missing.join("; ")}.`,
-    "Give hosts that are not known with --hub HOST and --runner NAME=HOST. The rest is known only in up.",
+    `The plan above is not complete. Not in it: ${[...(unknown.length > 0 ? [values] : []), ...missing].join("; ")}.`,
+    unknown.length > 0
+      ? "Give hosts that are not known with --hub HOST and --runner NAME=HOST. The rest is known only in up."
+      : "It depends on what hosts answer during the up.",
   );
+}
 
 const NO_HOSTS = { underlays: {}, peers: [] };
 
 const NO_CHANGE: DryRun = { steps: [], script: "", commands: "", records: [], warnings: [], refused: [] };
-
-/** So that the same plan is always the same text. */
-const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
@@ -82,7 +88,9 @@ interface Plan {
   works: HostRequests;
   /** Hosts that a resource no longer has and that do not answer, with what up says then. */
   notCleaned: [host: string, warning: string][];
-  /** What the plan lacks. */
+  /** Resources whose hosts or values are not known. */
+  unknown: string[];
+  /** What the plan lacks of the others. */
   missing: string[];
 }
 
@@ -94,15 +102,15 @@ async function makePlan(
 ): Promise<Plan> {
   const deps = { fleet: createFleet(hosts, new Reconciler(), {}), ipam: pool };
   const { id: store } = await pool.describe();
-  const plan: Plan = { works: new Map(), notCleaned: [], missing: [] };
-  const [unknown, found]: [string[], PlannedHosts[]] = [[], []];
+  const plan: Plan = { works: new Map(), notCleaned: [], unknown: [], missing: [] };
+  const found: PlannedHosts[] = [];
   for (const each of planned.filter(({ type }) => resourceOf(type).host !== undefined)) {
     const def = resourceOf(each.type);
     const former = each.olds && { ...each, props: each.olds, isDeleted: true };
     const olds = former && (await fillConnections(pool, former, [], {}));
     const props = unknownPaths(each.props).length === 0 ? await fillConnections(pool, each, planned, given) : undefined;
     if (!props || (former && !olds)) {
-      unknown.push(each.name);
+      plan.unknown.push(each.name);
       continue;
     }
     // A resource that does not exist yet has no uid. Its record has a uid with its name here.
@@ -124,7 +132,6 @@ async function makePlan(
       }
     }
   }
-  if (unknown.length > 0) plan.missing.push(`hosts or values of ${unknown.join(", ")}, which are not known before up`);
   plan.missing.push(...(await findMissing(pool, found)));
   return plan;
 }

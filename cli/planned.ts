@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { OverlayError } from "../provider/errors";
 import type { Connection } from "../provider/host/connection";
 import type { Ipam } from "../provider/ipam";
 import { findSpec } from "../provider/ipam/interface";
@@ -167,7 +168,13 @@ const preview = z.looseObject({
 export async function readPlanned(file: string): Promise<PlannedResource[]> {
   const text = await readInput(file);
   const parsed = preview.safeParse(parseEmbeddedJson(text));
-  return parsed.success ? parsed.data.steps.flatMap(planFromStep) : planFromExport(file, text);
+  if (parsed.success) return parsed.data.steps.flatMap(planFromStep);
+  if (text.includes('"deployment"')) return planFromExport(file, text);
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `${file === "-" ? "Standard input" : file} is not the output of \`pulumi preview --json\`, nor of \`pulumi stack export\`.`,
+    "Pipe one of these to `overlayctl plan`, or give a file with its output.",
+  );
 }
 
 /** There may be warnings before and after the JSON. */

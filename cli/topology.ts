@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { runnerLayout } from "../provider/addressing/layout";
 import { escapeControls } from "../provider/errors";
 import type { Lease, PoolSpec } from "../provider/ipam";
+import { idOfRoute, readDirectRoutes } from "../provider/lifecycle/mesh-peers";
 import { TUNNELS } from "../provider/network/plan/tunnels";
 import { formatTime } from "../provider/reservations";
 import { readRunnerName, requireNetwork } from "../provider/reservations/runners";
@@ -17,6 +18,8 @@ export interface Topology {
   cidr: string;
   hub: string | undefined;
   hubIp: string;
+  tunnel: string;
+  topology: string;
   runners: TopologyRunner[];
 }
 
@@ -24,7 +27,10 @@ interface TopologyRunner {
   runner: string;
   id: number;
   subnet: string;
-  vni: number;
+  /** With VXLAN. */
+  vni: number | undefined;
+  /** In a mesh: the ids of the runners to which it sends directly. */
+  direct: number[] | undefined;
   device: string;
   host: string | undefined;
   state: Lease["state"];
@@ -43,7 +49,7 @@ export const topologyCommand = (): Command =>
         const { runners, ...network } = topology;
         out.one(network);
         out.say("");
-        out.list(runners, ["runner", "id", "subnet", "vni", "device", "host", "state", "lastSeen"]);
+        out.list(runners, ["runner", "id", "subnet", "vni", "device", "direct", "host", "state", "lastSeen"]);
       }),
     );
 
@@ -60,7 +66,9 @@ function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Top
         runner: readRunnerName(lease, network) ?? lease.owner,
         id,
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
-        vni: settings.vniBase + id,
+        vni: settings.tunnel === "vxlan" ? settings.vniBase + id : undefined,
+        direct:
+          settings.topology === "mesh" ? (readDirectRoutes(lease) ?? []).map(idOfRoute).sort(byNumber) : undefined,
         device: TUNNELS[settings.tunnel].hubDevice(settings, id),
         host: hostIdOfLease(lease),
         state: lease.state,
@@ -72,19 +80,26 @@ function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Top
     cidr: layouts.map(({ cidr }) => cidr).join(", "),
     hub,
     hubIp: layouts.map(({ hubIp }) => hubIp).join(", "),
+    tunnel: settings.tunnel,
+    topology: settings.topology,
     runners: runners.sort((a, b) => a.id - b.id),
   };
 }
 
-/** Offers are dashed. Names are quoted, because Mermaid has reserved words. */
-function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
+const byNumber = (a: number, b: number): number => a - b;
+
+/** Offers are dashed, direct routes are thin lines. Names are quoted, because Mermaid has reserved words. */
+function renderMermaid({ network, cidr, hub, hubIp, tunnel, runners }: Topology): string {
   const label = (...lines: (string | undefined)[]): string =>
     `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;
   return [
     "flowchart LR",
     `  hub((${label(`${network} hub`, hubIp, hub)}))`,
     ...runners.map(({ id, runner, subnet, host }) => `  r${id}[${label(runner, subnet, host)}]`),
-    ...runners.map(({ id, vni, state }) => `  hub ${state === "offered" ? `-. ${vni} .-` : `== ${vni} ===`} r${id}`),
+    ...runners.map(
+      ({ id, vni = tunnel, state }) => `  hub ${state === "offered" ? `-. ${vni} .-` : `== ${vni} ===`} r${id}`,
+    ),
+    ...runners.flatMap(({ id, direct = [] }) => direct.filter((to) => id < to).map((to) => `  r${id} --- r${to}`)),
     `  %% ${network}: ${cidr}, ${runners.length} runners`,
   ].join("\n");
 }

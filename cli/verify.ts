@@ -25,7 +25,7 @@ import {
   parseNamedConnection,
   withLoginOptions,
 } from "./hosts";
-import type { Output } from "./output";
+import { compareNaturally, type Output } from "./output";
 
 /** `overlayctl verify`: pings between all hosts of a network, and which hop fails. */
 
@@ -111,7 +111,7 @@ const MOST_ROWS = 200;
 
 function printPairs(out: Output, { network }: NetworkMembers, findings: Findings): void {
   const order = [...findings.ends.keys()].sort(
-    (a, b) => Number(b === "hub") - Number(a === "hub") || compareNames(a, b),
+    (a, b) => Number(b === "hub") - Number(a === "hub") || compareNaturally(a, b),
   );
   const place = ({ from, to }: { from: string; to: string }) => order.indexOf(from) * order.length + order.indexOf(to);
   const asked = findings.results
@@ -122,12 +122,11 @@ function printPairs(out: Output, { network }: NetworkMembers, findings: Findings
   const failed = rows.filter(({ result }) => result !== "ok");
   const columns = ["from", "to", "address", "loss", "rtt", "mtu", "result", "hop"] as const;
   out.list(rows.length > MOST_ROWS ? failed : rows, [...columns]);
-  for (const [name, { message }] of findings.unreachable) out.note(`${name}: ${message}`);
+  for (const name of order.filter((each) => findings.unreachable.has(each)))
+    out.note(`${name}: ${findings.unreachable.get(name)!.message}`);
   out.note(`${network}: ${rows.length - failed.length} of ${rows.length} pairs work.`);
   if (failed.length > 0) process.exitCode = 1;
 }
-
-const compareNames = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
 const describePair = (answer: PingResult, findings: Findings) => {
   const { from, to, target, loss, rtt, mtu, passesFullSize } = answer;

@@ -25,6 +25,8 @@ export class MeshRunners {
   readonly #reachable = new Map<string, Values>();
   /** Owner → the last request to update its routes. */
   readonly #requests = new Map<string, { work: Promise<void>; hasBegun: boolean }>();
+  /** uids of the members whose create or update is in this step. */
+  readonly #joining = new Set<string>();
   readonly #hosts = new Semaphore(HOSTS_AT_ONCE);
   /** uid → uids of the peers that this run has given its host. */
   readonly #peers = new Map<string, Set<string>>();
@@ -45,6 +47,21 @@ export class MeshRunners {
   isWithout(uid: string, runner: string): boolean {
     return this.#peers.get(uid)?.has(runner) === false;
   }
+
+  /** The others get it as a peer, it gets routes to those that answer, and then the others ask again: they may join at the same time. */
+  async join(def: Definition, deps: Dependencies, props: Values): Promise<void> {
+    this.add(def, props);
+    this.#joining.add(String(props.uid));
+    try {
+      await this.updateOthers(def, deps, props);
+      await this.update(def, deps, String(props.owner));
+      await this.updateOthers(def, deps, props);
+    } finally {
+      this.#joining.delete(String(props.uid));
+    }
+  }
+
+  isJoining = (uid: string): boolean => this.#joining.has(uid);
 
   /** The other members of the mesh of a runner. */
   async updateOthers(def: Definition, deps: Dependencies, props: Values): Promise<void> {
@@ -76,8 +93,8 @@ export class MeshRunners {
 const HOSTS_AT_ONCE = 16;
 
 /**
- * After its create or update: the others get it as a peer, it gets routes to those that answer, and those that were asked before it had them as peers,
- * because they join at the same time, ask again. Where nothing is missing, no host is contacted.
+ * After its create or update. Where nothing is missing, no host is contacted. A peer that is still joining asks this runner again, so a route that is
+ * missing then is in the warning of that peer.
  */
 export async function joinMesh(
   def: Definition,
@@ -90,11 +107,9 @@ export async function joinMesh(
   const lease = await pool.ipam.find({ pool: owned.pool, leaseId: owned.leaseId });
   if (lease && !readDirectRoutes(lease))
     await changeOwned(pool, owned, { data: { ...dataEntries(lease), directRoutes: [] } });
-  deps.mesh.add(def, props);
-  await deps.mesh.updateOthers(def, deps, props);
-  await deps.mesh.update(def, deps, owned.owner);
-  await deps.mesh.updateOthers(def, deps, props);
-  const silent = (await findPeers(def, pool.ipam, props)).filter(({ isRouted }) => !isRouted).map(({ name }) => name);
+  await deps.mesh.join(def, deps, props);
+  const peers = await findPeers(def, pool.ipam, props);
+  const silent = peers.filter(({ isRouted, uid }) => !isRouted && !deps.mesh.isJoining(uid)).map(({ name }) => name);
   if (silent.length > 0) deps.warn(silentWarning(owned.owner, silent));
 }
 

@@ -103,7 +103,7 @@ function meshEnds() {
     return describeEnd(`r${id}`, "runner", "training", factsOf({ [`uid${id}`]: items }));
   };
   const onHub = [1, 2, 3].map((id) => [`uid${id}`, planTunnel(network, id, hostOf(0), hostOf(id))]);
-  const hubItems = { net: planHub(network, hostOf(0)), ...Object.fromEntries(onHub) };
+  const hubItems = { ...Object.fromEntries(onHub), zone: planHub(network, hostOf(0)) };
   const all = [
     describeEnd("hub", "hub", "training", factsOf(hubItems)),
     runnerEnd(1, [2]),
@@ -119,6 +119,15 @@ test("in a mesh verify pings the underlay of the hub and of runners with a direc
   expect(below.map(({ to, target }) => [to, target])).toEqual([
     ["hub", "192.0.2.1"],
     ["r2", "192.0.2.3"],
+  ]);
+});
+
+test("verify pings the hub at its own address, not at one in the subnet of a runner", () => {
+  const hosts = meshEnds();
+  const toHub = planPings(hosts.get("r1")!, [...hosts.values()]).filter(({ to }) => to === "hub");
+  expect(toHub.map(({ layer, target }) => [layer, target])).toEqual([
+    ["overlay", "10.128.0.1"],
+    ["underlay", "192.0.2.1"],
   ]);
 });
 

@@ -109,6 +109,23 @@ test("a host that does not answer is a warning; a diff names it without contact,
   expect(await routesOf(b, HOSTS.b)).toEqual([[1], [1]]);
 });
 
+test("a runner that is still joining has its peers ask again, so they do not warn that it is silent", async () => {
+  answerProbes();
+  const [answer, order]: [typeof fleet.run, string[]] = [fleet.run, []];
+  fleet.run = async (connection, script) => {
+    order.push(connection.host);
+    const isLate = connection.host === HOSTS.a && order.filter((host) => host === HOSTS.b).length < 2;
+    return isLate ? { code: 0, stdout: "", stderr: "" } : answer(connection, script);
+  };
+  const network = await makeNetwork(MESH);
+  const [a, b] = await Promise.all([makeRunner(network, "a", HOSTS.a), makeRunner(network, "b", HOSTS.b)]);
+  expect([await routesOf(a!, HOSTS.a), await routesOf(b!, HOSTS.b)]).toEqual([
+    [[2], [2]],
+    [[1], [1]],
+  ]);
+  expect(warnings).toEqual([]);
+});
+
 test("a route to a runner with another key is another one: it is used after data has passed over it", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
