@@ -26,7 +26,7 @@ export interface PlannedHosts {
 }
 
 export async function findMissing(pool: Ipam, planned: PlannedHosts[]): Promise<string[]> {
-  const tunnels = planned.filter(changesTunnel).map(describeHosts);
+  const tunnels = planned.filter(changesTunnel).map(describeHosts).sort(compareNaturally);
   const joined = planned.filter(changesMesh);
   const pools = [...new Set(joined.map(meshOf))];
   const meshes = await Promise.all(pools.map((name) => describeMesh(pool, name, joined)));

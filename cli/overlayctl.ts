@@ -81,8 +81,12 @@ async function buildProgram(words: string[]): Promise<Command> {
     }
   }
   const description = "Shows overlay networks and their pools, and reserves addresses.";
-  return group("overlayctl", description, top).version(version);
+  return group("overlayctl", description, top).version(version).addHelpText("after", COMMON_OPTIONS);
 }
+
+const COMMON_OPTIONS = `
+Commands on a store take it from --store URL, --store-file FILE, --stack NAME (the settings of a Pulumi stack, in
+the folder of its program) or OVERLAY_STORE. All commands take --json. \`overlayctl COMMAND --help\` shows the rest.`;
 
 /** Commander would exit with 1, which here means an error of a command. */
 const BAD_USAGE = 2;

@@ -16,7 +16,7 @@ interface Options {
 
 export const simulateCommand = (): Command =>
   new Command("simulate")
-    .description("Plan a network on paper, and show what each host would have.")
+    .description("Plan a network of this size without hosts, and count what each host would have.")
     .requiredOption("--runners <n>", `how many runners, 1 to ${MAX_RUNNERS}`, runnerCount)
     .addOption(new Option("--tunnel <name>", "the network's tunnel").choices(Object.keys(TUNNELS)).default("vxlan"))
     .addOption(new Option("--topology <name>", "the network's topology").choices([...TOPOLOGIES]).default("hub"))
@@ -35,7 +35,7 @@ export const simulateCommand = (): Command =>
         [
           "",
           `${tunnel}, ${topology}: the hub and ${planned.length} of ${runners} runners were planned in full; the last line is theirs, multiplied.`,
-          `One more runner changes ${changedByOneMore} hosts, with its own.`,
+          `One more runner changes ${changedByOneMore} hosts, its own included.`,
           `Planning took ${seconds.toFixed(1)} s and ${formatBytes(memoryBytes)} of memory.`,
         ].join("\n"),
       );
@@ -70,7 +70,7 @@ const COLUMNS: (keyof HostCost)[] = [
 
 const UNITS = {
   scriptBytes: formatBytes,
-  handshakesPerSecond: (each: number) => (each >= 1 ? each.toFixed(0) : each.toFixed(3)),
+  handshakesPerSecond: (each: number) => (each === 0 || each >= 1 ? each.toFixed(0) : each.toFixed(3)),
 };
 
 function formatBytes(bytes: number): string {

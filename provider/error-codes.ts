@@ -280,7 +280,7 @@ export const ERROR_GROUPS = {
     ),
     FIREWALL_BLOCKED: code(
       "hostFailed",
-      "Another firewall on the host drops VXLAN or packets of the overlay.",
+      "Another firewall on the host drops packets of the tunnel or of the overlay.",
       "Let them pass there: the error names the chain and the command.",
     ),
     DOCKER_UNAVAILABLE: code(
@@ -305,7 +305,7 @@ export const ERROR_GROUPS = {
     ),
     MTU_TOO_LARGE: code(
       "hostFailed",
-      "`mtu` and the bytes that VXLAN adds, 50 over IPv4 or 70 over IPv6, exceed the MTU of the underlay: large packets would be fragmented or lost.",
+      "`mtu` and the bytes that the tunnel adds exceed the MTU of the underlay: large packets would be fragmented or lost. VXLAN adds 50 over IPv4 and 70 over IPv6, WireGuard 60 and 80.",
       "Set `mtu` to the value in the error or less, or to `auto`.",
     ),
     VERIFY_FAILED: code(

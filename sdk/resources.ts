@@ -76,9 +76,9 @@ export interface NetworkSettingsArgs {
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
   /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
-  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Default `0`. */
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. Default `0`. */
   keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
@@ -86,7 +86,7 @@ export interface NetworkSettingsArgs {
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
-  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
@@ -203,9 +203,9 @@ export interface OverlayNetworkArgs {
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
   /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
-  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Default `0`. */
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. Default `0`. */
   keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
@@ -213,7 +213,7 @@ export interface OverlayNetworkArgs {
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
-  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
@@ -309,6 +309,14 @@ const OverlayNetworkShape: Shape = {
  *   subnets: "10.128.0.0/12/6/14", // 63 runners with 16,380 addresses each
  *   hubConnection: { host: "10.0.0.5", privateKey },
  * });
+ * const encrypted = new overlay.OverlayNetwork("encrypted", {
+ *   subnets: "10.64.0.0/12/6/14",
+ *   tunnel: "wireguard",
+ *   topology: "mesh", // runners send to each other directly
+ *   wireguardPort: 51900, // UDP; runners also use the next two
+ *   keyGeneration: 0, // raise it by one for new keys
+ *   hubConnection: { host: "10.0.0.6", privateKey },
+ * });
  * ```
  */
 export class OverlayNetwork extends OverlayResource {
@@ -322,9 +330,9 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly tunnel: pulumi.Output<"vxlan" | "wireguard">;
   /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. */
   declare readonly topology: pulumi.Output<"hub" | "mesh">;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
   declare readonly wireguardPort: pulumi.Output<number>;
-  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. */
+  /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. */
   declare readonly keyGeneration: pulumi.Output<number>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;
@@ -332,7 +340,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly vniBase: pulumi.Output<number>;
   /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. */
   declare readonly vxlanPort: pulumi.Output<number>;
-  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. */
   declare readonly mtu: pulumi.Output<"auto" | number>;
   /** Masquerade traffic that leaves the overlay with the runner's address. */
   declare readonly masquerade: pulumi.Output<boolean>;
@@ -539,6 +547,7 @@ const RunnerSubnetShape: Shape = {
  * const runner = new overlay.RunnerSubnet("node1", {
  *   network, // in another stack: "training", with hubConnection
  *   connection: { host: "10.0.0.11", privateKey },
+ *   cordon: false, // true: new reservations on any runner go to other runners
  * });
  * ```
  */

@@ -171,12 +171,12 @@ export const networkSettings = z
       .max(65534)
       .default(51820)
       .describe(
-        "UDP port of hub and runners with `tunnel: wireguard`, and the next one for every second `keyGeneration`; networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
+        "UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
       ),
     keyGeneration: keyGeneration
       .default(0)
       .describe(
-        "Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones.",
+        "Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`.",
       ),
     hubInterface: deviceName.default("overlay-hub").describe("Device on the hub that carries its own overlay address."),
     vniBase: z
@@ -198,7 +198,9 @@ export const networkSettings = z
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
-      .describe("MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6."),
+      .describe(
+        "MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80.",
+      ),
     masquerade: z
       .boolean()
       .default(true)

@@ -74,6 +74,14 @@ export const overlayNetwork = defineResource({
 const network = new overlay.OverlayNetwork("training", {
   subnets: "10.128.0.0/12/6/14", // 63 runners with 16,380 addresses each
   hubConnection: { host: "10.0.0.5", privateKey },
+});
+const encrypted = new overlay.OverlayNetwork("encrypted", {
+  subnets: "10.64.0.0/12/6/14",
+  tunnel: "wireguard",
+  topology: "mesh", // runners send to each other directly
+  wireguardPort: 51900, // UDP; runners also use the next two
+  keyGeneration: 0, // raise it by one for new keys
+  hubConnection: { host: "10.0.0.6", privateKey },
 });`,
   inputs,
   computed,

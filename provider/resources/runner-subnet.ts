@@ -177,6 +177,7 @@ export const runnerSubnet = defineResource({
   example: `const runner = new overlay.RunnerSubnet("node1", {
   network, // in another stack: "training", with hubConnection
   connection: { host: "10.0.0.11", privateKey },
+  cordon: false, // true: new reservations on any runner go to other runners
 });`,
   inputs,
   computed,
