@@ -13,7 +13,8 @@ import { formatRangesOf } from "../provider/ipam/errors";
 import { findSpec } from "../provider/ipam/interface";
 import { parseStamp } from "../provider/lifecycle/lease";
 import type { HostRecord } from "../provider/network/model/items";
-import type { DiscoveredRunner } from "../provider/network/read/survey";
+import { parseDeviceName } from "../provider/network/plan/tunnels/wireguard";
+import type { DiscoveredNetwork, DiscoveredRunner } from "../provider/network/read/survey";
 import { describePool, NETWORKS } from "../provider/pool-names";
 import { networkSettings } from "../provider/resources/network-settings";
 import { command, type Session, wholeNumber, withNewPool } from "./command";
@@ -264,9 +265,6 @@ function readRecorded(reads: HostState[]): Recorded {
   };
 }
 
-const findRecordWithLink = (records: HostRecord[], name: string): HostRecord | undefined =>
-  records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === name));
-
 /** Like the pool makes them: a lease id begins with the uid. */
 const makeIdentity = ({ uid, owner }: HostRecord) => ({
   uid,
@@ -276,14 +274,19 @@ const makeIdentity = ({ uid, owner }: HostRecord) => ({
 
 function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
   const { network, hub } = surveyed;
-  const record = findRecordWithLink(hub.facts.records, network.hubInterface);
+  const record = hub.facts.records.find((each) => hasLink(each, network.hubInterface));
   if (!record) return [];
   const { host, port } = hub.connection;
+  const device = network.tunnels[0]?.device ?? "";
   const props = {
     ...settingsFromHosts(surveyed),
     ...makeIdentity(record),
-    hubInterface: network.hubInterface,
     hubConnection: { host, port },
+    tunnelEnd: tunnelEndFrom(network, {
+      device,
+      remote: network.hubUnderlayIp,
+      publicKey: hub.facts.links.get(device)?.wireguard?.publicKey,
+    }),
   };
   return [{ source: hostName(hub), type: "OverlayNetwork", props }];
 }
@@ -291,28 +294,30 @@ function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
 /** Settings that no host has, such as `verify`, get their defaults; the next up of the network corrects them. */
 function settingsFromHosts({ network, hub, runners }: SurveyedNetwork) {
   const first = runners.find(({ at }) => at)?.at?.seen;
-  const { networkName, subnets, devicePrefix, vniBase, vxlanPort, hubUnderlayIp } = network;
+  const { subnets, hubUnderlayIp, tunnels: _, ...settings } = network;
   return networkSettings.parse({
-    networkName,
+    ...settings,
     subnets: subnets.length === 1 ? subnets[0] : subnets,
-    devicePrefix,
-    vniBase,
-    vxlanPort,
     ...(hubUnderlayIp !== hub.connection.host && { hubUnderlayIp }),
     ...(first && fromRunner(first)),
   });
 }
 
-const fromRunner = ({ bridgeName, masquerade, isAutoMtu, mtu }: DiscoveredRunner) => ({
+const fromRunner = ({ bridgeName, masquerade, topology, isAutoMtu, mtu }: DiscoveredRunner) => ({
   bridgeName,
   masquerade,
+  topology,
   mtu: isAutoMtu ? ("auto" as const) : mtu,
 });
 
 function runnerFromRecords(runner: SurveyedRunner, surveyed: SurveyedNetwork): ExportedResource[] {
-  const record = findRecordWithLink(surveyed.hub.facts.records, runner.device);
+  const { hub, network } = surveyed;
+  const { publicKey, device } = runner;
+  const record = hub.facts.records.find((each) =>
+    publicKey === undefined ? hasLink(each, device) : hasPeer(each, publicKey),
+  );
   if (!record) return [];
-  const { host, port } = surveyed.hub.connection;
+  const { host, port } = hub.connection;
   const at = runner.at?.host.connection;
   const props = {
     ...makeIdentity(record),
@@ -321,6 +326,27 @@ function runnerFromRecords(runner: SurveyedRunner, surveyed: SurveyedNetwork): E
     runnerId: runner.runnerId,
     hubConnection: { host, port },
     ...(at && { connection: { host: at.host, port: at.port } }),
+    tunnelEnd: tunnelEndFrom(network, runner),
   };
-  return [{ source: hostName(surveyed.hub), type: "RunnerSubnet", props }];
+  return [{ source: hostName(hub), type: "RunnerSubnet", props }];
 }
+
+const hasLink = ({ items }: HostRecord, name: string): boolean =>
+  items.some((item) => item.kind === "link" && item.name === name);
+
+const hasPeer = ({ items }: HostRecord, publicKey: string): boolean =>
+  items.some((item) => item.kind === "wgpeer" && item.publicKey === publicKey);
+
+/** Hosts show of a generation only whether it is even or odd, so it is left out. The next up adds it. */
+const tunnelEndFrom = (
+  { wireguardPort = 0, vxlanPort }: DiscoveredNetwork,
+  { device, remote, publicKey }: Pick<SurveyedRunner, "device" | "remote"> & { publicKey?: string | undefined },
+) =>
+  publicKey === undefined
+    ? { tunnel: "vxlan", underlayIp: remote, port: vxlanPort }
+    : {
+        tunnel: "wireguard",
+        underlayIp: remote,
+        port: wireguardPort + (parseDeviceName(device)?.slot ?? 0),
+        publicKey,
+      };

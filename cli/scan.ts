@@ -45,7 +45,7 @@ export const scanCommand = (): Command =>
         if (options.check) return printRequirements(out, hosts, connections);
         const reads = await hosts.use(() => Promise.all(connections.map((each) => readHostState(hosts, each))));
         const networks = findNetworks(reads);
-        if (networks.length === 0) throw noHubError(reads.map(hostName));
+        if (networks.length === 0) throw noHubError(reads);
         if (options.json) for (const row of networks.flatMap(describeNetwork)) out.emit(row);
         else if (options.program) await writeFile(options.program, renderProgram(networks));
         else process.stdout.write(renderProgram(networks));
@@ -60,12 +60,17 @@ async function printRequirements(out: Output, hosts: CliHosts, connections: Conn
   if (rows.flat().some(({ result }) => result === "missing")) process.exitCode = 1;
 }
 
-const noHubError = (places: string[]): OverlayError =>
-  new OverlayError(
+function noHubError(reads: HostState[]): OverlayError {
+  const foreign = reads.flatMap((read) =>
+    [...read.facts.links].flatMap(([name, { wireguard }]) => (wireguard ? `${name} on ${hostName(read)}` : [])),
+  );
+  const devices = foreign.length > 0 ? ` WireGuard of other programs cannot be adopted: ${foreign.join(", ")}.` : "";
+  return new OverlayError(
     "INPUT_INVALID",
-    `No hub of an overlay is among ${places.join(", ")}: none has a tunnel with address 254 of a subnet, and the first address of that subnet's range.`,
+    `No hub of an overlay is among ${reads.map(hostName).join(", ")}: none has a tunnel with address 254 of a subnet, and the first address of that subnet's range.${devices}`,
     "Give the hub, too.",
   );
+}
 
 const describeNetwork = ({ name, network, hub, runners }: SurveyedNetwork) => [
   { network: name, hub: hostName(hub), ...network, tunnels: network.tunnels.length },
@@ -115,12 +120,11 @@ const DEFAULTS: GivenInputs = {
 };
 
 function renderNetwork(variable: string, { name, network, hub, runners }: SurveyedNetwork): string[] {
-  const { subnets, devicePrefix, vniBase, vxlanPort, hubInterface, hubUnderlayIp } = network;
+  const { subnets, networkName, hubInterface, hubUnderlayIp, tunnels: _, ...known } = network;
   const settings: GivenInputs = {
     subnets: subnets.length === 1 ? subnets[0] : subnets,
-    devicePrefix,
-    vniBase,
-    vxlanPort,
+    ...known,
+    topology: mostCommon(runners, ({ topology }) => topology),
     bridgeName: mostCommon(runners, ({ bridgeName }) => bridgeName),
     mtu: mostCommon(runners, ({ isAutoMtu, mtu }) => (isAutoMtu ? "auto" : mtu)),
     masquerade: mostCommon(runners, ({ masquerade }) => masquerade),
@@ -138,7 +142,7 @@ function renderNetwork(variable: string, { name, network, hub, runners }: Survey
     ...unusual.map(([key, value]) => `${key}: ${JSON.stringify(value)}`),
     ...(hubUnderlayIp === hub.connection.host ? [] : [`hubUnderlayIp: ${JSON.stringify(hubUnderlayIp)}`]),
     // Workloads of an adopted overlay keep their access to hosts.
-    ...(network.networkName === undefined ? ["adopt: true", 'hostAccess: "all"'] : []),
+    ...(networkName === undefined ? ["adopt: true", 'hostAccess: "all"'] : []),
   ]);
 }
 

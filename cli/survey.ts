@@ -9,6 +9,7 @@ import { boundedArray, parseHostJson } from "../provider/network/model/record";
 import {
   type DiscoveredNetwork,
   type DiscoveredRunner,
+  type DiscoveredTunnel,
   discoverNetworks,
   discoverRunner,
 } from "../provider/network/read/survey";
@@ -37,6 +38,8 @@ export interface SurveyedRunner {
   device: string;
   /** Its underlay address on the hub. */
   remote: string;
+  /** With WireGuard. */
+  publicKey?: string;
   /** undefined: this host was not read. */
   at?: { host: HostState; seen: DiscoveredRunner; inUse: string[] };
 }
@@ -66,9 +69,9 @@ export function findNetworks(reads: HostState[]): SurveyedNetwork[] {
   const taken = new Set<string>();
   return reads.flatMap((hub) =>
     discoverNetworks(hub.facts).map((network, i) => {
-      const runners = network.tunnels.map(({ runnerId, device, remote }) => {
-        const at = reads.map((host) => matchRunner(host, network, runnerId, remote)).find((each) => each !== undefined);
-        return { runnerId, device, remote, name: "", ...(at && { at }) };
+      const runners = network.tunnels.map((tunnel) => {
+        const at = reads.map((host) => matchRunner(host, network, tunnel)).find((each) => each !== undefined);
+        return { ...tunnel, name: "", ...(at && { at }) };
       });
       const name = makeUnique(network.networkName ?? (i === 0 ? "overlay" : `overlay${i + 1}`), taken);
       return { name, network, hub, runners: runners.map((each) => ({ ...each, name: nameRunner(each, taken) })) };
@@ -79,11 +82,10 @@ export function findNetworks(reads: HostState[]): SurveyedNetwork[] {
 function matchRunner(
   host: HostState,
   network: DiscoveredNetwork,
-  runnerId: number,
-  remote: string,
+  { runnerId, remote, publicKey }: DiscoveredTunnel,
 ): SurveyedRunner["at"] {
   const seen = discoverRunner(host.facts, network);
-  const isIt = devicesWithAddress(remote, host.facts).length > 0;
+  const isIt = publicKey !== undefined || devicesWithAddress(remote, host.facts).length > 0; // a key is known by one host
   if (!seen || !isIt || seen.runnerId !== runnerId) return undefined;
   return { host, seen, inUse: findUsedAddresses(host, network, seen) };
 }

@@ -1,3 +1,5 @@
+import { rmSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { findLeftovers } from "../../lab/leftovers";
@@ -109,6 +111,25 @@ test.each(CHANGES)("$name: preview shows it, and no packet is lost", async (chan
   expect(after.filter((key) => before.includes(key))).toEqual([]);
   expect((await stack.state()).r1!.outputs.effectiveMtu).toBe(change.mtu);
   await stack.must("preview", "--refresh", "--expect-no-changes", "--stack", "dev");
+});
+
+/** The store is lost, and rebuilt from an export of the stack. */
+async function recoverStore(): Promise<void> {
+  const file = join(workspace.folder, "dev.json");
+  await stack.must("stack", "export", "--stack", "dev", "--file", file);
+  const store = workspace.store.replace("sqlite:", "");
+  for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(`${store}${end}`, { force: true });
+  await workspace.overlayctl("recover", "--stack-export", file, "--yes");
+}
+
+test("with WireGuard a lost store is rebuilt from an export: nothing differs, and hosts keep their keys", async () => {
+  declare(`${WIREGUARD}, keyGeneration: 1`);
+  await stack.mustUp();
+  const before = await keys();
+  await recoverStore();
+  await stack.must("preview", "--refresh", "--expect-no-changes", "--stack", "dev");
+  await stack.mustUp();
+  expect(await keys()).toEqual(before);
 });
 
 test("destroy leaves nothing", async () => {

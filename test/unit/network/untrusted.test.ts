@@ -285,11 +285,13 @@ test.each(["a*/process.exit()/*", 'x"+process.exit()+"', "$" + "{process.exit()}
       isAutoMtu: true,
       masquerade: true,
       underlayIp: "10.254.0.11",
+      topology: "hub" as const,
     };
     const tunnels = [{ runnerId: 1, device: name, remote: name }];
     const found = {
       subnets: ["10.128.0.0/12/6/14"],
       devicePrefix: name,
+      tunnel: "vxlan" as const,
       vniBase: 100,
       vxlanPort: 4789,
       hubInterface: name,

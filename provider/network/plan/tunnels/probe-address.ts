@@ -13,6 +13,12 @@ export const probeAddress = (id: number): string => `fe80::1:${id.toString(16)}`
 /** As a range that a peer may send from. */
 export const probeRange = (id: number): string => `${probeAddress(id)}/128`;
 
+/** The inverse of `probeRange`. */
+export function idOfProbeRange(range: string): number | undefined {
+  const [, id] = /^fe80::1:([0-9a-f]{1,4})\/128$/.exec(range) ?? [];
+  return id === undefined ? undefined : Number.parseInt(id, 16);
+}
+
 const ECHO_REPLY = "-p ipv6-icmp -m icmp6 --icmpv6-type 129";
 
 const LEAST_MTU = 1280; // of a device with IPv6 (RFC 8200)

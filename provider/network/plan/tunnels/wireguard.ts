@@ -118,6 +118,12 @@ function deviceName(network: Pick<Network, "devicePrefix" | "keyGeneration">): s
   return `${network.devicePrefix}W${slotOf(network)}`;
 }
 
+/** The inverse, of a network with any prefix. */
+export function parseDeviceName(name: string): { prefix: string; slot: number } | undefined {
+  const [, prefix, slot] = /^(.+)W([01])$/.exec(name) ?? [];
+  return prefix === undefined ? undefined : { prefix, slot: Number(slot) };
+}
+
 export const portOf = (network: Pick<Network, "wireguardPort" | "keyGeneration">): number =>
   network.wireguardPort + slotOf(network);
 
