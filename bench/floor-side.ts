@@ -54,7 +54,7 @@ class FloorBench {
 
   /** Finds all scripts. Afterwards the hosts have the network. */
   async prepare(): Promise<void> {
-    const seen = { differences: [], foreign: [], neighbours: [], containers: [], peerMoves: false };
+    const seen = { differences: [], foreign: [], neighbours: [], containers: [], tunnels: [], peerMoves: false };
     const made = await this.#withFleet("questions", (fleet) =>
       createAll(this.options, {
         ...fleet,

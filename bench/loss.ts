@@ -72,7 +72,7 @@ function report(measured: Measured[]): void {
     `${lost} of ${sent}`,
     longest === 0 ? "" : `${longest * 50} ms`,
     String(control),
-    update.inPlace ? (lost <= control ? "reached" : "missed") : "",
+    update.effect === "with loss" ? "" : lost <= control ? "reached" : "missed",
     Object.entries(steps)
       .filter(([, count]) => count > 0)
       .map(([host, count]) => `${host} ${count}`)

@@ -2,7 +2,6 @@ import { hostId } from "../provider/host/connection";
 import type { Ipam, Lease } from "../provider/ipam";
 import { dataEntries, isCommitted } from "../provider/ipam/types";
 import { meshPool, type Peer, readDirectRoutes } from "../provider/lifecycle/mesh-peers";
-import { formerTunnel } from "../provider/lifecycle/tunnel";
 import { isEqual, type Values } from "../provider/lifecycle/values";
 import { readTunnelEnd, type TunnelEnd } from "../provider/network/plan/tunnels/tunnel-end";
 import { networkOfPool } from "../provider/pool-names";
@@ -45,11 +44,15 @@ function changesTunnel({ each, props, lease, underlays }: PlannedHosts): boolean
   const held = lease && readTunnelEnd(lease);
   return (
     !each.isDeleted &&
-    !!host?.tunnelChange &&
+    !!host?.tunnelChanges &&
     !!held &&
-    formerTunnel(held, endOf(each, props, underlays)!) !== undefined
+    !isEqual(choiceOf(held), choiceOf(endOf(each, props, underlays)!))
   );
 }
+
+/** What makes a tunnel another one. That of VXLAN is another one with another UDP port, too. */
+const choiceOf = ({ tunnel, keyGeneration, vniBase, port }: TunnelEnd) =>
+  tunnel === "vxlan" ? { tunnel, vniBase, port } : { tunnel, keyGeneration };
 
 const endOf = ({ type }: PlannedResource, props: Values, underlays: Underlays): TunnelEnd | undefined =>
   resourceOf(type).host?.tunnelEnd?.(props, underlays);

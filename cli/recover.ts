@@ -339,11 +339,11 @@ const hasPeer = ({ items }: HostRecord, publicKey: string): boolean =>
 
 /** Hosts show of a generation only whether it is even or odd, so it is left out. The next up adds it. */
 const tunnelEndFrom = (
-  { wireguardPort = 0, vxlanPort }: DiscoveredNetwork,
+  { wireguardPort = 0, vniBase, vxlanPort }: DiscoveredNetwork,
   { device, remote, publicKey }: Pick<SurveyedRunner, "device" | "remote"> & { publicKey?: string | undefined },
 ) =>
   publicKey === undefined
-    ? { tunnel: "vxlan", underlayIp: remote, port: vxlanPort }
+    ? { tunnel: "vxlan", vniBase, underlayIp: remote, port: vxlanPort }
     : {
         tunnel: "wireguard",
         underlayIp: remote,

@@ -4,10 +4,10 @@ import type { Connection } from "./host/connection";
 import type { RunPlan } from "./ipam/run-plan";
 import type { ExistingLease, Lease, PoolSpec, Request, ValueRange } from "./ipam/types";
 import type { Container } from "./network/model/facts";
-import type { Item } from "./network/model/items";
+import type { Item, Link } from "./network/model/items";
 import type { Underlay } from "./network/plan/hub";
 import type { MeshPeer } from "./network/plan/tunnels/tunnel";
-import type { TunnelChoice, TunnelEnd } from "./network/plan/tunnels/tunnel-end";
+import type { TunnelEnd } from "./network/plan/tunnels/tunnel-end";
 import { describePool } from "./pool-names";
 
 /**
@@ -106,8 +106,11 @@ export interface HostDefinition<Props> {
   persist?(props: Props): boolean;
   /** What its lease holds of its host, once an up has left it so. */
   tunnelEnd?(props: Props, underlays: Underlays): TunnelEnd;
-  /** How its hosts change from this tunnel to that of the properties, while packets pass. Its hosts have the roles of network/plan/tunnel-change.ts. */
-  tunnelChange?(props: Props, former: TunnelChoice, underlays: Underlays): TunnelChange<Props>;
+  /**
+   * How its hosts change to the tunnel of the properties while packets pass, one change after the other; none: they have it. `recorded`: the tunnel
+   * devices that its record on the hub has. Its hosts have the roles of network/plan/tunnel-change.ts.
+   */
+  tunnelChanges?(props: Props, recorded: Link[], underlays: Underlays): TunnelChange<Props>[];
   /** Outputs that follow from the facts of its hosts. */
   report?(props: Props, underlays: Underlays): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
@@ -251,8 +254,9 @@ export const targetsOf = ({ host }: Definition, props: Record<string, unknown>):
 export type Underlays = Record<string, Underlay>;
 
 export interface TunnelChange<Props> {
-  /** The properties with the former tunnel. */
+  /** The properties with the former tunnel, and with the new one. */
   former: Props;
+  target: Props;
   /** More items, while a host has both tunnels. */
   transition: { hub: Item[]; runner: Item[] };
   /** A script for the runner. It fails if packets do not pass by the new tunnel. */

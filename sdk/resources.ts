@@ -82,9 +82,9 @@ export interface NetworkSettingsArgs {
   keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
+  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -209,9 +209,9 @@ export interface OverlayNetworkArgs {
   keyGeneration?: pulumi.Input<number> | undefined;
   /** Device on the hub that carries its own overlay address. Default `overlay-hub`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. Default `100`. */
+  /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. Default `4789`. */
+  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -336,9 +336,9 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly keyGeneration: pulumi.Output<number>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;
-  /** VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms. */
+  /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. */
   declare readonly vniBase: pulumi.Output<number>;
-  /** UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms. */
+  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. */
   declare readonly vxlanPort: pulumi.Output<number>;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. */
   declare readonly mtu: pulumi.Output<"auto" | number>;

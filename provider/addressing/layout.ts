@@ -252,8 +252,15 @@ const formatLocalMac = (bytes: Buffer): string =>
  * A fixed, locally administered MAC. A re-created device with a random one is unreachable until its neighbours' ARP
  * entries age (17 to 36 s were seen); with a fixed one nothing is lost.
  */
-export const deviceMac = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
-  formatLocalMac(sha256Of(network, runnerId, role));
+export const deviceMac = (
+  network: string,
+  runnerId: number,
+  role: "hub" | "runner" | "bridge" | "temporary hub" | "temporary runner",
+): string => formatLocalMac(sha256Of(network, runnerId, role));
+
+/** The VNI of a runner's temporary tunnel. */
+export const temporaryVni = (network: string, runnerId: number): number =>
+  sha256Of(network, runnerId, "temporary").readUIntBE(0, 3);
 
 /** The number of a network's routing table on its runners, far from the numbers that administrators use. */
 export const routingTableId = (network: string): number => 0xb7000000 + sha256Of(network).readUIntBE(0, 3);

@@ -7,7 +7,7 @@ import type { Ipam } from "../ipam/types";
 import type { DesiredState, Item } from "../network/model/items";
 import { publicKey } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
-import { planPhases } from "../network/plan/tunnel-change";
+import { PHASES_WITH_BOTH, planPhases } from "../network/plan/tunnel-change";
 import type { MeshPeer } from "../network/plan/tunnels/tunnel";
 import { type Definition, type TargetHost, type TunnelChange, targetsOf, type Underlays } from "../resource";
 import { importContainerLeases } from "./container-leases";
@@ -15,7 +15,7 @@ import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
 import { findPeers, type Peer } from "./mesh-peers";
 import { findOwnersOn } from "./owners-on-host";
-import { beginTunnel, changeTunnel, storeTunnelEnd } from "./tunnel";
+import { changeTunnel, claimKey, storeTunnelEnd, type TunnelHosts } from "./tunnel";
 import type { Values } from "./values";
 
 /** What the lifecycle does on hosts: asks them, brings them to the desired state, and probes what it has made. */
@@ -185,12 +185,16 @@ export async function apply(
   const peers = await findPeers(def, pool.ipam, props, underlays.runner);
   const plan = planItems(def, props, underlays, peers);
   const end = def.host?.tunnelEnd?.(props, underlays);
-  const former = end && (await beginTunnel(pool, owned, end));
+  if (end) await claimKey(pool, owned, end);
   const request = (target: TargetHost, items: Item[]) => buildRequest(def, pool, props, owned, target, items);
-  const change = former && def.host?.tunnelChange?.(props, former, underlays);
-  const seen = change
-    ? await applyTunnelChange(def, deps, props, change, plan, peers, request)
-    : await applyToTargets(deps, targetsOf(def, props), (target) => request(target, plan[target.role] ?? []));
+  const planned = (target: TargetHost) => request(target, plan[target.role] ?? []);
+  const checks = checkAll(deps, targetsOf(def, props).slice(0, -1), planned);
+  const { tunnels = [] } = (await checks[0]?.catch(() => undefined)) ?? {};
+  const changes = def.host?.tunnelChanges?.(props, tunnels, underlays) ?? [];
+  const seen =
+    changes.length > 0
+      ? await applyTunnelChanges(def, deps, props, changes, underlays, peers, request)
+      : await applyToTargets(deps, targetsOf(def, props), planned, () => {}, checks);
   deps.mesh.setPeers(owned.uid, peers);
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
@@ -238,33 +242,36 @@ export async function applyPeers(
   deps.mesh.setPeers(owned.uid, peers);
 }
 
-/** Phase by phase, because packets pass meanwhile. */
-async function applyTunnelChange(
+/** Phase by phase, because packets pass meanwhile. What a change leaves to the one after it stays beside that one's tunnel. */
+async function applyTunnelChanges(
   def: Definition,
   deps: Dependencies,
   props: Values,
-  { former, transition, ...scripts }: TunnelChange<Values>,
-  target: Record<string, Item[]>,
+  changes: TunnelChange<Values>[],
+  underlays: Underlays,
   peers: MeshPeer[],
   request: (target: TargetHost, items: Item[]) => ApplyRequest,
 ): Promise<InspectResult[]> {
-  const before = planItems(def, former, await askHosts(def, deps, former), peers);
-  const ends = (plan: Record<string, Item[]>) => ({ hub: plan.hub ?? [], runner: plan.runner ?? [] });
   const targets = targetsOf(def, props);
   const at = (role: string): TargetHost => targets.find((each) => each.role === role)!;
-  const seen = await changeTunnel(
-    planPhases(ends(before), ends(target), transition),
-    { ...scripts, what: `The new tunnel of ${def.id(props)}` },
-    {
-      apply: (role, items) => deps.fleet.apply(at(role).connection, request(at(role), items)),
-      has: async (role, items) => {
-        const { differences } = await deps.fleet.inspect(at(role).connection, request(at(role), items));
-        return differences.length === 0;
-      },
-      run: (script) => deps.fleet.run(at("runner").connection, script),
-      warn: deps.warn,
+  const hosts: TunnelHosts = {
+    apply: (role, items) => deps.fleet.apply(at(role).connection, request(at(role), items)),
+    has: async (role, items) => {
+      const { differences } = await deps.fleet.inspect(at(role).connection, request(at(role), items));
+      return differences.length === 0;
     },
-  );
+    run: (script) => deps.fleet.run(at("runner").connection, script),
+    warn: deps.warn,
+  };
+  const what = `The new tunnel of ${def.id(props)}`;
+  const ends = (plan: Record<string, Item[]>) => ({ hub: plan.hub ?? [], runner: plan.runner ?? [] });
+  let seen = new Map<string, InspectResult>();
+  for (const [i, { former, target, transition, ...scripts }] of changes.entries()) {
+    const before = planItems(def, former, await askHosts(def, deps, former), peers);
+    const phases = planPhases(ends(before), ends(planItems(def, target, underlays, peers)), transition);
+    const isLast = i === changes.length - 1;
+    seen = await changeTunnel(isLast ? phases : phases.slice(0, PHASES_WITH_BOTH), { ...scripts, what }, hosts);
+  }
   return targets.flatMap(({ role }) => seen.get(role) ?? []);
 }
 
@@ -334,6 +341,26 @@ interface AcceptedTarget {
   finish(): Promise<InspectResult>;
 }
 
+type RequestFor = (target: TargetHost) => ApplyRequest | Promise<ApplyRequest>;
+
+/** What a host answers to the check of its request. */
+type Check = Promise<InspectResult & { request: ApplyRequest }>;
+
+async function checkOne(
+  deps: Dependencies,
+  target: TargetHost,
+  requestFor: RequestFor,
+): Promise<InspectResult & { request: ApplyRequest }> {
+  const request = await requestFor(target);
+  return { ...(await deps.fleet.check(target.connection, request)), request };
+}
+
+function checkAll(deps: Dependencies, targets: TargetHost[], requestFor: RequestFor): Check[] {
+  const checks = targets.map((target) => checkOne(deps, target, requestFor));
+  for (const each of checks) each.catch(() => {}); // another one may be thrown first
+  return checks;
+}
+
 /**
  * No host is changed before those before it have accepted, so that a refusal does not leave hosts half done: all but the last are checked first,
  * and the last one accepts in the conversation that changes it. Hosts whose peer changes its address are done before the others: they
@@ -342,17 +369,17 @@ interface AcceptedTarget {
 async function applyToTargets(
   deps: Dependencies,
   targets: TargetHost[],
-  requestFor: (target: TargetHost) => ApplyRequest | Promise<ApplyRequest>,
+  requestFor: RequestFor,
   done: (target: TargetHost) => void = () => {},
+  checks = checkAll(deps, targets.slice(0, -1), requestFor),
 ): Promise<InspectResult[]> {
   const applyTo = async (target: TargetHost, request: ApplyRequest): Promise<InspectResult> => {
     const seen = await deps.fleet.apply(target.connection, request);
     done(target);
     return seen;
   };
-  const check = async (target: TargetHost): Promise<AcceptedTarget> => {
-    const request = await requestFor(target);
-    const { peerMoves } = await deps.fleet.check(target.connection, request);
+  const check = async (target: TargetHost, checked: Check): Promise<AcceptedTarget> => {
+    const { request, peerMoves } = await checked;
     return { peerMoves, finish: () => applyTo(target, request) };
   };
   const begin = async (target: TargetHost): Promise<AcceptedTarget> => {
@@ -364,10 +391,12 @@ async function applyToTargets(
       applied.then(({ peerMoves }) => accepted(peerMoves), refuse);
     });
   };
-  const checked = await settle(targets.slice(0, -1), check);
+  const checked = await settle(targets.slice(0, -1), (target, i) => check(target, checks[i]!));
   const isFirst = (each: PromiseSettledResult<AcceptedTarget> | undefined): boolean =>
     each?.status === "fulfilled" && each.value.peerMoves;
-  const last = await settle(targets.slice(-1), checked.some(isFirst) ? check : begin);
+  const last = await settle(targets.slice(-1), (target) =>
+    checked.some(isFirst) ? check(target, checkOne(deps, target, requestFor)) : begin(target),
+  );
   const all = [...checked, ...last];
   const finish = async (_: TargetHost, i: number): Promise<InspectResult> => {
     const each = all[i]!;
@@ -380,7 +409,7 @@ async function applyToTargets(
 /** The answers of all. Throws a refusal; a host that does not answer refuses nothing. */
 async function settle<T>(
   targets: TargetHost[],
-  act: (target: TargetHost) => Promise<T>,
+  act: (target: TargetHost, i: number) => Promise<T>,
 ): Promise<PromiseSettledResult<T>[]> {
   const results = await Promise.allSettled(targets.map(act));
   const failures = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));

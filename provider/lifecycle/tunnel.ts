@@ -3,41 +3,21 @@ import type { InspectResult } from "../host/reconcile/requests";
 import type { RunPlan } from "../ipam/run-plan";
 import { dataEntries, type Lease } from "../ipam/types";
 import type { Item } from "../network/model/items";
-import { NO_PYTHON, type Phase } from "../network/plan/tunnel-change";
-import { readTunnelEnd, type TunnelChoice, type TunnelEnd } from "../network/plan/tunnels/tunnel-end";
+import { NO_PYTHON, PHASES_WITH_BOTH, type Phase } from "../network/plan/tunnel-change";
+import { readTunnelEnd, type TunnelEnd } from "../network/plan/tunnels/tunnel-end";
 import { KEYS, keyName } from "../pool-names";
 import { changeOwned, type OwnedLease } from "./lease";
 import { isEqual } from "./values";
 
 /** What the lease of a network or runner holds of its host. Names of leases are unique, so no two leases have one public key. */
 
-const choiceOf = ({ tunnel, keyGeneration }: TunnelChoice): TunnelChoice => ({
-  tunnel,
-  ...(keyGeneration !== undefined && { keyGeneration }),
-});
-
-/**
- * Before hosts change: `KEY_DUPLICATE` if another lease has the key. The key of a tunnel that is still in use stays. Returns the other tunnel that
- * the host has or may have, because an earlier change to it was not finished.
- */
-export async function beginTunnel(pool: RunPlan, owned: OwnedLease, end: TunnelEnd): Promise<TunnelChoice | undefined> {
-  const lease = await findOwned(pool, owned);
-  const { names = [] } = lease;
-  const key = end.publicKey === undefined ? [] : [keyName(end.publicKey)];
-  const held = readTunnelEnd(lease);
-  const isOther = held !== undefined && !isEqual(choiceOf(held), choiceOf(end));
-  const began = isOther ? { ...held, changingTo: choiceOf(end) } : held;
-  const isNew = key.some((name) => !names.includes(name));
-  if (isNew || !isEqual(began, held)) {
-    const data = { ...dataEntries(lease), ...(began && { tunnel: began }) };
-    await changeOwned(pool, owned, { data, ...(isNew && { names: [...names, ...key] }) });
-  }
-  return formerTunnel(held, end);
+/** Before hosts change: `KEY_DUPLICATE` if another lease has the key. The key of a tunnel that is still in use stays. */
+export async function claimKey(pool: RunPlan, owned: OwnedLease, { publicKey }: TunnelEnd): Promise<void> {
+  if (publicKey === undefined) return;
+  const { names = [] } = await findOwned(pool, owned);
+  if (names.includes(keyName(publicKey))) return;
+  await changeOwned(pool, owned, { names: [...names, keyName(publicKey)] });
 }
-
-/** The other tunnel that a host has or may have; undefined: none. */
-export const formerTunnel = (held: TunnelEnd | undefined, end: TunnelEnd): TunnelChoice | undefined =>
-  held !== undefined && !isEqual(choiceOf(held), choiceOf(end)) ? choiceOf(held) : held?.changingTo;
 
 /** After hosts have changed. */
 export async function storeTunnelEnd(pool: RunPlan, owned: OwnedLease, end: TunnelEnd): Promise<void> {
@@ -74,7 +54,7 @@ export async function changeTunnel(phases: Phase[], { probe, announce, what }: S
   const probeIndex = phases.findIndex(({ next }) => next === "probe");
   const found = await findFirstUndone(phases, hosts);
   const passes = async (): Promise<boolean> => (await hosts.run(probe)).code === 0;
-  const canGoBack = found > probeIndex && found <= phases.length - 2; // the runner has both
+  const canGoBack = found > probeIndex && found <= PHASES_WITH_BOTH;
   const first = canGoBack && !(await passes()) ? 0 : found;
   const seen = new Map<string, InspectResult>();
   for (const { role, items, next } of phases.slice(first)) {

@@ -186,7 +186,7 @@ export const networkSettings = z
       .max(2 ** 24 - 2)
       .default(100)
       .describe(
-        "VNI of runner i is vniBase + i. A change creates each tunnel again: its packets are lost for about 200 ms.",
+        "VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile.",
       ),
     vxlanPort: z
       .number()
@@ -194,7 +194,9 @@ export const networkSettings = z
       .min(1)
       .max(65535)
       .default(4789)
-      .describe("UDP port of the tunnels. A change creates each tunnel again: its packets are lost for about 200 ms."),
+      .describe(
+        "UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open.",
+      ),
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
@@ -270,11 +272,11 @@ export function* meshErrors({ topology, tunnel, mtu, ...network }: NetworkSettin
     yield { property: "mtu", reason: "must be at least 1280 with topology mesh" };
 }
 
-type TunnelSettings = Pick<NetworkSettings, "tunnel"> & { keyGeneration?: number };
+type TunnelSettings = Pick<NetworkSettings, "tunnel"> & { keyGeneration?: number; vniBase?: number };
 
 /** What makes a tunnel another one, beside which it can stand. */
-export const tunnelChoice = ({ tunnel, keyGeneration = 0 }: TunnelSettings): TunnelChoice =>
-  tunnel === "wireguard" ? { tunnel, keyGeneration } : { tunnel };
+export const tunnelChoice = ({ tunnel, keyGeneration = 0, vniBase }: TunnelSettings): TunnelChoice =>
+  tunnel === "wireguard" ? { tunnel, keyGeneration } : { tunnel, ...(vniBase !== undefined && { vniBase }) };
 
 export const tunnelEndOf = (network: NetworkSettings, { underlayIp, publicKey }: Underlay): TunnelEnd => ({
   ...tunnelChoice(network),

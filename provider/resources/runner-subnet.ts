@@ -1,14 +1,16 @@
 import { z } from "zod";
 import { exactNumber, overlaps, parseIp, tryParseIp } from "../addressing/ip";
-import { runnerLayout, withoutDockerRange } from "../addressing/layout";
+import { isInterfaceName, runnerLayout, temporaryVni, withoutDockerRange } from "../addressing/layout";
 import { hostId } from "../host/connection";
 import type { ExistingLease, Json, PoolSpec, ValueRange } from "../ipam/types";
 import type { Container } from "../network/model/facts";
+import type { Link } from "../network/model/items";
 import { effectiveMtu, type Network, planRunner, planTunnel } from "../network/plan/hub";
 import { planProbe, renderPeerProbes, renderProbe } from "../network/plan/probes";
 import { renderAnnounceHub } from "../network/plan/tunnel-change";
 import { TUNNELS, tunnelOf } from "../network/plan/tunnels";
-import type { TunnelChoice } from "../network/plan/tunnels/tunnel-end";
+import { temporaryVxlan } from "../network/plan/tunnels/temporary-vxlan";
+import { parseDeviceName } from "../network/plan/tunnels/wireguard";
 import { containerOwner } from "../owner";
 import { addressPool, networkPool } from "../pool-names";
 import {
@@ -131,7 +133,8 @@ const computed = z.object({
   lastIp6: z.string().optional().describe("Last IPv6 address for workloads."),
 });
 
-type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
+/** `temporary`: see tunnelChanges. */
+type RunnerProps = z.output<typeof inputs> & z.output<typeof computed> & Pick<Network, "temporary">;
 
 /** Inputs by which a runner differs from its network. They are stored with the pool of its addresses, so that it can be described by name. */
 const overrides = z.object(inputs.pick({ runnerDevice: true, mtu: true, masquerade: true, docker: true }).shape);
@@ -149,7 +152,14 @@ export const isCordoned = ({ data }: PoolSpec): boolean =>
   z.object({ cordon: z.literal(true) }).safeParse(data).success;
 
 /** The network with the values that this runner overrides. */
-const networkFor = ({ network, mtu, masquerade, keyGeneration, docker }: z.output<typeof inputs>): Network => ({
+const networkFor = ({
+  network,
+  mtu,
+  masquerade,
+  keyGeneration,
+  docker,
+  temporary,
+}: z.output<typeof inputs> & Pick<Network, "temporary">): Network => ({
   ...toNetwork({
     ...withKeys({ network, keyGeneration }),
     mtu: mtu ?? network.mtu,
@@ -157,6 +167,7 @@ const networkFor = ({ network, mtu, masquerade, keyGeneration, docker }: z.outpu
     docker: dockerFor(network, docker),
   }),
   hubMtu: network.mtu,
+  ...(temporary && { temporary }),
 });
 
 /** The network with the keys of this runner. */
@@ -165,11 +176,17 @@ const withKeys = ({
   keyGeneration = network.keyGeneration,
 }: Pick<z.output<typeof inputs>, "network" | "keyGeneration">): NetworkSettings => ({ ...network, keyGeneration });
 
-/** As the runner had it with another tunnel. */
-const withTunnel = (props: RunnerProps, { tunnel, keyGeneration = 0 }: TunnelChoice): RunnerProps => {
-  const network = { ...props.network, tunnel, keyGeneration };
-  return { ...props, network, keyGeneration, runnerDevice: hubDeviceOf(network, props.runnerId) };
-};
+/** As the runner had it with the tunnel that leads to this device on the hub. */
+function withTunnel(props: RunnerProps, { name, vxlan, wireguard }: Link): RunnerProps {
+  const { keyGeneration = props.network.keyGeneration, runnerId } = props;
+  const slot = parseDeviceName(name)?.slot ?? 0;
+  const former = vxlan
+    ? { tunnel: "vxlan" as const, vniBase: vxlan.vni - runnerId, vxlanPort: vxlan.port, keyGeneration }
+    : { tunnel: "wireguard" as const, wireguardPort: wireguard!.port - slot, keyGeneration: slot };
+  const network = { ...props.network, ...former };
+  const runnerDevice = vxlan && props.network.tunnel === "vxlan" ? props.runnerDevice : hubDeviceOf(network, runnerId);
+  return { ...props, network, keyGeneration: network.keyGeneration, runnerDevice };
+}
 
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
@@ -268,7 +285,7 @@ export const runnerSubnet = defineResource({
     unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "cordon", "network.verify"],
     persist: ({ network }) => network.persist,
     tunnelEnd: (props, { runner }) => tunnelEndOf(withKeys(props), runner!),
-    tunnelChange,
+    tunnelChanges,
     report: (props, { hub, runner }) => ({
       effectiveUnderlayIp: runner!.underlayIp,
       effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
@@ -286,15 +303,38 @@ export const runnerSubnet = defineResource({
 const hubDeviceOf = (network: NetworkSettings, runnerId: number): string =>
   TUNNELS[network.tunnel].hubDevice(network, runnerId);
 
-function tunnelChange(props: RunnerProps, choice: TunnelChoice, { hub, runner }: Underlays): TunnelChange<RunnerProps> {
-  const former = withTunnel(props, choice);
+/** Two ends of VXLAN have one device name, so a temporary tunnel is between them. */
+function tunnelChanges(props: RunnerProps, recorded: Link[], underlays: Underlays): TunnelChange<RunnerProps>[] {
   const network = networkFor(props);
+  const planned = planTunnel(network, props.runnerId, underlays.hub!, underlays.runner!);
+  const others = recorded.filter((link) => !planned.some((item) => item.kind === "link" && isSameTunnel(item, link)));
+  const temporaryName = temporaryVxlan.hubDevice(network, props.runnerId);
+  const [left] = others.filter(({ name }) => name === temporaryName);
+  const [former] = others.filter((link) => link !== left);
+  const change = (from: RunnerProps, to: RunnerProps) => [planTunnelChange(from, to, underlays)];
+  if (!left && !(former?.vxlan && network.tunnel === "vxlan" && isInterfaceName(temporaryName)))
+    return former ? change(withTunnel(props, former), props) : [];
+  const { vni = temporaryVni(network.networkName, props.runnerId), port = network.vxlanPort } = left?.vxlan ?? {};
+  const between = { ...props, temporary: { vni, port } };
+  return [...(former ? change(withTunnel(props, former), between) : []), ...change(between, props)];
+}
+
+const isSameTunnel = (one: Link, other: Link): boolean =>
+  one.name === other.name && one.vxlan?.vni === other.vxlan?.vni && one.vxlan?.port === other.vxlan?.port;
+
+function planTunnelChange(
+  former: RunnerProps,
+  target: RunnerProps,
+  { hub, runner }: Underlays,
+): TunnelChange<RunnerProps> {
+  const network = networkFor(target);
   const both = [networkFor(former), network];
   const mtu = Math.min(...both.map((each) => effectiveMtu(each, hub!, runner!)));
-  const transitions = both.map((each) => tunnelOf(each).planTransition(each, props.runnerId, hub!, runner!));
-  const announce = renderAnnounceHub(network, props.runnerId);
+  const transitions = both.map((each) => tunnelOf(each).planTransition(each, target.runnerId, hub!, runner!));
+  const announce = renderAnnounceHub(network, target.runnerId);
   return {
     former,
+    target,
     transition: { hub: transitions.flatMap((each) => each.hub), runner: transitions.flatMap((each) => each.runner) },
     probe: renderProbe(network, mtu),
     ...(announce !== undefined && { announce }),

@@ -7,7 +7,7 @@ import { LabStack, must } from "./lab-stack";
 export interface Update {
   name: string;
   /** In place: no device is created again, and no packet may be lost. */
-  inPlace: boolean;
+  effect: "in place" | "without loss" | "with loss";
   /** Changes hosts first, without Pulumi. */
   before?(lab: Lab): Promise<unknown>;
   act(live: Live): Promise<unknown>;
@@ -57,52 +57,52 @@ const gone = (host: string, less: string) => (lab: Lab) => must(lab, host, `ip a
 export const UPDATES: Update[] = [
   {
     name: "underlay address of a runner",
-    inPlace: true,
+    effect: "in place",
     before: address("r1", "10.254.77.1"),
     act: (live) => live.put({}, { underlayIp: "10.254.77.1" }),
   },
   {
     name: "back to the first one",
-    inPlace: true,
+    effect: "in place",
     act: (live) => live.put(),
     after: gone("r1", "10.254.77.1"),
   },
   {
     name: "underlay address of the hub",
-    inPlace: true,
+    effect: "in place",
     before: address("hub", "10.254.77.2"),
     act: (live) => live.put({ hubUnderlayIp: "10.254.77.2" }),
   },
-  { name: "back to the first", inPlace: true, act: (live) => live.put(), after: gone("hub", "10.254.77.2") },
-  { name: "MTU", inPlace: true, act: (live) => live.put({ mtu: 1400 }) },
-  { name: "masquerade off", inPlace: true, act: (live) => live.put({ mtu: 1400, masquerade: false }) },
-  { name: "masquerade on", inPlace: true, act: (live) => live.put({ mtu: 1400 }) },
+  { name: "back to the first", effect: "in place", act: (live) => live.put(), after: gone("hub", "10.254.77.2") },
+  { name: "MTU", effect: "in place", act: (live) => live.put({ mtu: 1400 }) },
+  { name: "masquerade off", effect: "in place", act: (live) => live.put({ mtu: 1400, masquerade: false }) },
+  { name: "masquerade on", effect: "in place", act: (live) => live.put({ mtu: 1400 }) },
   {
     name: "repair: chains flushed, jump behind another rule",
-    inPlace: true,
+    effect: "in place",
     before: (lab) => must(lab, "hub", "iptables -F OVERLAY-FWD; iptables -I FORWARD 1 -s 192.0.2.1 -j ACCEPT"),
     act: (live) => live.stack.refresh().then(() => live.put({ mtu: 1400 })),
     after: (lab) => must(lab, "hub", "iptables -D FORWARD -s 192.0.2.1 -j ACCEPT"),
   },
   {
     name: "repair: the bridge's MTU",
-    inPlace: true,
+    effect: "in place",
     before: (lab) => must(lab, "r1", "ip link set kohaku-overlay mtu 1380"),
     act: (live) => live.stack.refresh().then(() => live.put({ mtu: 1400 })),
   },
   {
     name: "sshd of the hub restarts",
-    inPlace: true,
+    effect: "in place",
     act: async ({ lab }) => {
       await must(lab, "hub", "kill $(cat /run/sshd.pid); sleep 0.2; /usr/sbin/sshd -E /run/sshd.log || :");
       await sleep(300);
     },
   },
-  { name: "VNI base", inPlace: false, act: (live) => live.put({ mtu: 1400, vniBase: 300 }) },
-  { name: "UDP port", inPlace: false, act: (live) => live.put({ mtu: 1400, vniBase: 300, vxlanPort: 4790 }) },
+  { name: "VNI base", effect: "without loss", act: (live) => live.put({ mtu: 1400, vniBase: 300 }) },
+  { name: "UDP port", effect: "without loss", act: (live) => live.put({ mtu: 1400, vniBase: 300, vxlanPort: 4790 }) },
   {
     name: "hub moves to another host",
-    inPlace: false,
+    effect: "with loss",
     act: (live) => live.put({ mtu: 1400, vniBase: 300, vxlanPort: 4790 }, {}, "r3"),
   },
 ];

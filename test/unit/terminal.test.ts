@@ -54,7 +54,7 @@ test("drift with text of a host cannot control a terminal or forge a line", asyn
   const stage = await Stage.up();
   const props = await stage.network();
   const foreign = [`${ESCAPE}\nerror: forged`];
-  const seen = { differences: [], foreign, neighbours: [], containers: [], peerMoves: false };
+  const seen = { differences: [], foreign, neighbours: [], containers: [], tunnels: [], peerMoves: false };
   stage.fleet.inspect = async () => seen;
   expect((await stage.of("OverlayNetwork").read("training", props)).props.drift).toEqual([
     `192.0.2.1: ${HARMLESS}\\nerror: forged`,

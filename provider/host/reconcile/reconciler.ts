@@ -1,5 +1,6 @@
 import { findDifferences } from "../../network/diff/differences";
 import { keptWarnings } from "../../network/diff/other-routing";
+import { isOwnRecord } from "../../network/diff/ownership";
 import { planSteps } from "../../network/diff/steps";
 import { formerPeer } from "../../network/kinds/device";
 import { containersOn, keptMtuWarnings } from "../../network/kinds/docker";
@@ -239,6 +240,11 @@ const inspectResult = (desired: DesiredState, facts: Facts, differences: ItemDif
   foreign: describeForeign(desired, facts),
   neighbours: findNeighbours(desired, facts),
   containers: containersOn(desired.items, facts.docker),
+  tunnels: facts.records
+    .filter((record) => isOwnRecord(record, desired))
+    .flatMap(({ items }) =>
+      items.flatMap((item) => (item.kind === "link" && (item.vxlan || item.wireguard) ? item : [])),
+    ),
   peerMoves: peerMoves(desired, facts),
 });
 

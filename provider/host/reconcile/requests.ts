@@ -1,6 +1,6 @@
 import type { OverlayError } from "../../errors";
 import type { Container } from "../../network/model/facts";
-import type { DesiredState, HostRecord, ItemDifference } from "../../network/model/items";
+import type { DesiredState, HostRecord, ItemDifference, Link } from "../../network/model/items";
 import type { OwnerKey } from "../../network/model/record";
 import type { Host, Report } from "../connection";
 
@@ -31,6 +31,8 @@ export interface InspectResult {
   neighbours: string[];
   /** On the owner's Docker network. */
   containers: Container[];
+  /** The tunnel devices in the owner's record, which may have several while its tunnel changes. */
+  tunnels: Link[];
   /** Whether a tunnel's peer is to get another address. The peer's own end must change later, or its packets are dropped meanwhile. */
   peerMoves: boolean;
 }

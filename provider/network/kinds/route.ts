@@ -1,3 +1,4 @@
+import type { Family } from "../../addressing/ip";
 import type { Facts, RouteFact } from "../model/facts";
 import {
   isUnreachable,
@@ -102,13 +103,20 @@ const formatPolicy = ({ from, mark, table }: PolicyRule): string =>
   `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
 
 /** A line of a batch has no other mark of its family than its addresses. */
-const formatDst = ({ family, dst }: Route): string => (dst === "default" && family === 6 ? "::/0" : dst);
+const formatDst = ({ family, dst, via }: Route): string => {
+  if (dst !== "default") return dst;
+  return family === 6 ? "::/0" : via?.includes(":") ? "0.0.0.0/0" : dst;
+};
+
+/** An IPv4 route can have a next hop of IPv6 (Linux 5.2). */
+const formatVia = (via: string, family: Family): string[] =>
+  family === 4 && via.includes(":") ? ["via", "inet6", via] : ["via", via];
 
 const formatRoute = (route: Route): string => {
-  const { via, dev, src, metric, table } = route;
+  const { family, via, dev, src, metric, table } = route;
   const dst = formatDst(route);
   return [
-    ...(dev ? [dst, ...(via ? ["via", via] : []), "dev", dev] : ["unreachable", dst]),
+    ...(dev ? [dst, ...(via ? formatVia(via, family) : []), "dev", dev] : ["unreachable", dst]),
     ...(src ? ["src", src] : []),
     "proto",
     ROUTE_PROTOCOL,

@@ -18,7 +18,7 @@ export const sysctlKind: ItemKind<Sysctl> = {
   readFrom: { before: ["sysctls", "access"], after: ["sysctls", "access"] },
   readBack: () => ({}),
   restoresFormerState: true,
-  disappearsWith: () => undefined, // the former value of a device's setting is saved, and must be removed
+  disappearsWith: ({ key }) => OWN_SETTING.exec(key)?.[1]?.replaceAll("/", "."),
   compare({ key, value }, facts) {
     const observed = facts.sysctls.get(key);
     if (observed === undefined) return undefined;
@@ -45,6 +45,9 @@ export const sysctlKind: ItemKind<Sysctl> = {
   removeFrom() {}, // its value after a restore is not in the facts
   inspectCommands: [`sysctl ${Object.values(FORWARDING).join(" ")}`],
 };
+
+/** Set on devices of ours alone, which a new device does not have. Former values of all others are saved, and must be removed. */
+const OWN_SETTING = /^net\.ipv[46]\.conf\.(.+)\.(?:rp_filter|proxy_ndp)$/;
 
 /** Set on devices of ours alone, so the former value is the one that new devices get. */
 const isFiltering = (key: string): boolean => key.endsWith(".rp_filter");

@@ -1,6 +1,6 @@
 import { deviceMac, dockerRange, type Layout, routingTableId, runnerLayout } from "../../addressing/layout";
 import { NAT, planChainRules } from "../kinds/firewall";
-import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link } from "../model/items";
+import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link, type Vxlan } from "../model/items";
 import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice, unreachableRoute } from "./isolation";
 import { MESHES, type TunnelName, tunnelOf } from "./tunnels";
 import type { MeshPeer } from "./tunnels/tunnel";
@@ -22,6 +22,8 @@ export interface Network extends Isolation {
   wireguardPort: number;
   /** Which of the two WireGuard devices, with which key: see tunnels/wireguard.ts. */
   keyGeneration?: number;
+  /** In place of its tunnel: see tunnels/temporary-vxlan.ts. */
+  temporary?: Pick<Vxlan, "vni" | "port">;
   mtu: number | "auto";
   /** That of devices which the hub has for all runners; absent: `mtu`, which a runner can override. */
   hubMtu?: number | "auto";
@@ -42,7 +44,7 @@ export interface Underlay {
   publicKey?: string;
 }
 
-export const effectiveMtu = (network: Pick<Network, "mtu" | "tunnel">, ...ends: Underlay[]): number =>
+export const effectiveMtu = (network: Pick<Network, "mtu" | "tunnel" | "temporary">, ...ends: Underlay[]): number =>
   network.mtu === "auto"
     ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - tunnelOf(network).overhead(underlayIp)))
     : network.mtu;

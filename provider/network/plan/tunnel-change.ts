@@ -2,9 +2,11 @@ import { runnerLayout } from "../../addressing/layout";
 import { type Item, itemKey } from "../model/items";
 import { quote } from "../render/shell";
 import { type Network, uniqueByKey } from "./hub";
+import { tunnelOf } from "./tunnels";
 
 /**
- * How the tunnel of a runner changes while packets pass: from VXLAN to WireGuard and back, and from one key to the next.
+ * How the tunnel of a runner changes while packets pass: from VXLAN to WireGuard and back, from one key to the next, and by a temporary tunnel
+ * from one VNI or UDP port to another.
  *
  *      runner             hub
  *      old                old
@@ -28,6 +30,9 @@ interface Ends {
   hub: Item[];
   runner: Item[];
 }
+
+/** The phases after which both hosts have both. */
+export const PHASES_WITH_BOTH = 4;
 
 export function planPhases(former: Ends, target: Ends, transition: Ends): Phase[] {
   const both = (role: Phase["role"], used: Ends, other: Ends): Phase => {
@@ -84,7 +89,7 @@ for address in addresses:
  * entry was less than a second old.
  */
 export function renderAnnounceHub(network: Network, runnerId: number): string | undefined {
-  if (network.tunnel === "vxlan") return undefined;
+  if (!tunnelOf(network).isRouted) return undefined;
   const addresses = network.layouts.map((layout) => runnerLayout(layout, runnerId).hubIp).join(" ");
   const announce = `python3 -c ${quote(ANNOUNCE)} ${network.bridgeName} ${addresses}`;
   return `command -v python3 >/dev/null || exit ${NO_PYTHON}\n${announce}\n( sleep 1.1; ${announce} ) >/dev/null 2>&1 </dev/null &`;

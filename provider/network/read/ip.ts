@@ -249,7 +249,7 @@ const isOutsideMain = ({ table }: RawRoute): boolean => table !== undefined && t
 const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
   dst: withPrefix(raw.dst, family),
-  ...(raw.gateway && { via: raw.gateway }),
+  ...((raw.gateway || raw.via) && { via: raw.gateway ?? raw.via!.host }),
   ...(raw.dev && { dev: raw.dev }),
   ...(raw.prefsrc && { src: raw.prefsrc }),
   ...(raw.nexthops && { nexthopDevices: raw.nexthops.flatMap(({ dev }) => dev ?? []) }),

@@ -69,7 +69,7 @@ export class FakeFleet implements Fleet {
 
   check: Fleet["check"] = async (connection) => {
     this.#begin("check", connection);
-    return { differences: [], foreign: [], neighbours: [], containers: [], peerMoves: false };
+    return { differences: [], foreign: [], neighbours: [], containers: [], tunnels: [], peerMoves: false };
   };
 
   apply: Fleet["apply"] = async (connection, { record, items, fence, accepted }) => {
@@ -93,6 +93,7 @@ export class FakeFleet implements Fleet {
       foreign: [],
       neighbours: [],
       containers: this.containers.get(host) ?? [],
+      tunnels: [],
       peerMoves: false,
     };
   };
@@ -101,7 +102,14 @@ export class FakeFleet implements Fleet {
     const host = this.#reach(connection);
     const lacking = items.filter((item) => !this.items.get(host)!.has(itemKey(item)));
     const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
-    return { differences, foreign: [], neighbours: [], containers: this.containers.get(host) ?? [], peerMoves: false };
+    return {
+      differences,
+      foreign: [],
+      neighbours: [],
+      containers: this.containers.get(host) ?? [],
+      tunnels: [],
+      peerMoves: false,
+    };
   };
 
   wasWritten: Fleet["wasWritten"] = ({ host }, uid) => this.#written.has(`${host} ${uid}`);

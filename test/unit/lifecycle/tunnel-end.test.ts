@@ -14,15 +14,16 @@ const leaseOf = async (from: string, { leaseId }: Values) =>
 
 const endOf = async (runner: Values) => readTunnelEnd(await leaseOf("network/training", runner));
 
-test("with VXLAN: tunnel, address and port", async () => {
+test("with VXLAN: tunnel, address, port and the base of its VNI", async () => {
   const network = await makeNetwork({ vxlanPort: 4790 });
   const runner = await makeRunner(network, "a", A);
   expect(readTunnelEnd(await leaseOf("space/default", network))).toEqual({
     tunnel: "vxlan",
+    vniBase: 100,
     underlayIp: HUB,
     port: 4790,
   });
-  expect(await endOf(runner)).toEqual({ tunnel: "vxlan", underlayIp: A, port: 4790 });
+  expect(await endOf(runner)).toEqual({ tunnel: "vxlan", vniBase: 100, underlayIp: A, port: 4790 });
 });
 
 test("with WireGuard also the key; the state has a copy, from which a lost store is recovered", async () => {

@@ -136,6 +136,8 @@ test("IPv6 inside and outside", () => {
   ];
   const items = planRunner(dual, 1, "vxkrW0", there, here);
   expect(items.filter(({ kind }) => kind === "wgpeer" || kind === "neighbour")).toEqual([
+    { kind: "neighbour", dev: "kohaku-overlay", ip: "10.128.64.254" },
+    { kind: "neighbour", dev: "kohaku-overlay", ip: "fd00:128:0:1::fe" },
     {
       kind: "wgpeer",
       dev: "vxkrW0",
@@ -144,8 +146,6 @@ test("IPv6 inside and outside", () => {
       endpoint: { ip: "2001:db8::1", port: 51820 },
       keepalive: 25,
     },
-    { kind: "neighbour", dev: "kohaku-overlay", ip: "10.128.64.254" },
-    { kind: "neighbour", dev: "kohaku-overlay", ip: "fd00:128:0:1::fe" },
   ]);
   expect(items).toContainEqual({ kind: "sysctl", key: "net.ipv6.conf.kohaku-overlay.proxy_ndp", value: "1" });
   expect(items).toContainEqual(expect.objectContaining({ kind: "link", name: "vxkrW0", mtu: 1420 }));

@@ -1,3 +1,5 @@
+import type { Network } from "../hub";
+import { temporaryVxlan } from "./temporary-vxlan";
 import type { Tunnel } from "./tunnel";
 import { vxlan } from "./vxlan";
 import { wireguard } from "./wireguard";
@@ -8,7 +10,8 @@ export const TUNNELS = { vxlan, wireguard } satisfies Record<string, Tunnel>;
 
 export type TunnelName = keyof typeof TUNNELS;
 
-export const tunnelOf = ({ tunnel }: { tunnel: TunnelName }): Tunnel => TUNNELS[tunnel];
+export const tunnelOf = ({ tunnel, temporary }: Pick<Network, "tunnel" | "temporary">): Tunnel =>
+  temporary ? temporaryVxlan : TUNNELS[tunnel];
 
 /** `hub`: all packets between runners pass the hub. `mesh`: runners send to each other directly. */
 export const TOPOLOGIES = ["hub", "mesh"] as const;

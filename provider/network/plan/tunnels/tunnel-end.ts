@@ -8,6 +8,8 @@ const choice = {
   tunnel: z.enum(Object.keys(TUNNELS) as [TunnelName, ...TunnelName[]]),
   /** Of its keys; absent: it has none. */
   keyGeneration: z.int().min(0).exactOptional(),
+  /** The VNI of the runner with id 0; absent: the tunnel has none. */
+  vniBase: z.int().min(0).exactOptional(),
 };
 
 /**
@@ -21,12 +23,10 @@ export const tunnelEnd = z.object({
   port: z.int().min(1).max(65535),
   /** Of the host; absent: the tunnel has no keys. */
   publicKey: publicKey.exactOptional(),
-  /** A change to this tunnel has begun: the host may have both. */
-  changingTo: z.object(choice).exactOptional(),
 });
 
 export type TunnelEnd = z.output<typeof tunnelEnd>;
-export type TunnelChoice = Pick<TunnelEnd, "tunnel" | "keyGeneration">;
+export type TunnelChoice = Pick<TunnelEnd, "tunnel" | "keyGeneration" | "vniBase">;
 
 /** What the lease of a network or runner holds; undefined: no up of this release has finished, or the resource has no tunnel. */
 export const readTunnelEnd = ({ data }: { data?: unknown }): TunnelEnd | undefined =>

@@ -6,6 +6,8 @@ import type { Network, Underlay } from "../hub";
  * planner does not know which one a network has.
  */
 export interface Tunnel {
+  /** Whether the runner answers its workloads for the hub's address in its subnet. With a tunnel that is a port of its bridge, the hub does. */
+  isRouted: boolean;
   /** Bytes of the outer headers, by which the overlay's MTU is smaller than that of the underlay. */
   overhead(underlayIp: string): number;
   /** The device on the hub that leads to this runner. */

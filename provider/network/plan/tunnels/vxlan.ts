@@ -22,6 +22,7 @@ import { looseFiltering } from "./wireguard";
  *   hub   ovl1 .254 ═══ VXLAN ═══ ovl1 ─ bridge .1   runner 1
  */
 export const vxlan: Tunnel = {
+  isRouted: false,
   overhead: vxlanOverhead,
   hubDevice: ({ devicePrefix }, runnerId) => tunnelName(devicePrefix, runnerId),
   planHub: () => [],
@@ -64,10 +65,7 @@ export const vxlan: Tunnel = {
     const planDevice = (name: string, id: number): Item[] => [
       looseFiltering(name),
       ...planProbeAddress({ name, mtu: mtu! }, id),
-      ...[135, 136].flatMap((type) => [
-        ...planChainRules(PRE, 6, [`-s fe80::/64 -i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j RETURN`]),
-        ...planChainRules(INPUT, 6, [`-i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j ACCEPT`]),
-      ]),
+      ...acceptNeighbourDiscovery(name),
     ];
     const device = tunnelName(network.devicePrefix, runnerId);
     return { hub: planDevice(device, HUB), runner: planDevice(network.bridgeName, runnerId) };
@@ -81,7 +79,14 @@ export const vxlan: Tunnel = {
     }),
 };
 
-function planLink(
+/** Between probe addresses, in networks without IPv6, too. */
+export const acceptNeighbourDiscovery = (name: string): Item[] =>
+  [135, 136].flatMap((type) => [
+    ...planChainRules(PRE, 6, [`-s fe80::/64 -i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j RETURN`]),
+    ...planChainRules(INPUT, 6, [`-i ${name} -p ipv6-icmp -m icmp6 --icmpv6-type ${type} -j ACCEPT`]),
+  ]);
+
+export function planLink(
   network: Network,
   runnerId: number,
   here: Underlay,
@@ -104,7 +109,7 @@ function planLink(
 }
 
 /** Accepts VXLAN from the peer, and drops it from all other hosts: the kernel does not compare the outer source with a device's remote. */
-function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
+export function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
   const family = familyOfIp(remote);
   return planChainRules(INPUT, family, [acceptPeerRule(remote, port), dropVxlanRule(port)]);
 }
@@ -113,7 +118,7 @@ function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
  * A workload that sends to a tunnel port on the underlay would arrive with its runner's address, which is a peer's. Between
  * workloads the port is like any other.
  */
-function planTunnelPort(network: Isolation, bridge: string, { remote, port }: Vxlan): Item[] {
+export function planTunnelPort(network: Isolation, bridge: string, { remote, port }: Vxlan): Item[] {
   const family = familyOfIp(remote);
   const layout = layoutOfFamily(network, family);
   const outside = layout ? `! -d ${layout.cidr} ` : "";

@@ -5,6 +5,7 @@ import {
   type Item,
   type Key,
   type Link,
+  type Route,
   type Wireguard,
   type WireguardPeer,
   wireguardOverhead,
@@ -33,6 +34,7 @@ import type { Tunnel } from "./tunnel";
  * back leads elsewhere. Without a device, a key or a firewall the unreachable route takes over: nothing leaves in clear.
  */
 export const wireguard: Tunnel = {
+  isRouted: true,
   overhead: wireguardOverhead,
   hubDevice: deviceName,
   planHub(network, hub) {
@@ -54,58 +56,77 @@ export const wireguard: Tunnel = {
   },
   planHubEnd(network, runnerId, hub, runner) {
     const dev = deviceName(network);
-    const ends = network.layouts.map((layout) => ({ family: layout.family, ...runnerLayout(layout, runnerId) }));
-    const subnets = ends.map(({ subnet }) => subnet);
+    const subnets = network.layouts.map((layout) => runnerLayout(layout, runnerId).subnet);
     return [
       ...wireguard.planHub(network, hub), // the device stays as long as one runner has a tunnel of it
       ...planPeer(network, dev, runner, [...subnets, probeRange(runnerId)]),
-      ...ends.flatMap(({ family, subnet, hubIp }): Item[] => [
-        { kind: "address", dev: network.hubInterface, address: hostCidr(hubIp, family) },
-        { kind: "route", family, dst: subnet, dev, src: hubIp, ...(family === 6 && { metric: BEFORE_SUBNETS }) },
-      ]),
+      ...planRoutesToRunner(network, runnerId, { dev }),
     ];
   },
   planRunnerEnd(network, runnerId, _device, hub, runner) {
     const dev = deviceName(network);
-    const bridge = network.bridgeName;
     const link = planLink(network, dev, runner, Math.min(mtuOver(hub), mtuOver(runner)));
     return [
       planKey(network, runner),
-      link,
-      looseFiltering(dev),
-      ...planProbeAddress(link, runnerId),
+      ...planRoutedEnd(network, runnerId, link),
       // The hub sends for all other runners and, for static addresses, for clients outside.
       ...planPeer(network, dev, hub, [...network.layouts.map(({ family }) => ANY[family]), probeRange(HUB)]),
-      ...network.layouts.flatMap((layout): Item[] => {
-        const { gateway, hubIp } = runnerLayout(layout, runnerId);
-        return [
-          { kind: "address", dev, address: hostCidr(gateway, layout.family) },
-          { kind: "neighbour", dev: bridge, ip: hubIp },
-          ...(layout.family === 6
-            ? [{ kind: "sysctl" as const, key: deviceSysctl(6, bridge, "proxy_ndp"), value: "1" }]
-            : []),
-        ];
-      }),
-      ...planRunnerDeviceRules(network, runnerId, dev),
-      ...dropRedirects(network, dev),
       ...planPort(network, runner),
-      ...planZoneDevice(link),
     ];
   },
   planTransition: () => ({ hub: [], runner: [] }),
   probeDevice: deviceName,
   nextHop: (network) => ({ dev: deviceName(network) }),
-  planRunnerRoutes: (network, runnerId) =>
-    network.layouts.flatMap((layout): Item[] => {
-      const { gateway, hubIp } = runnerLayout(layout, runnerId);
-      const route = { kind: "route", family: layout.family, dev: deviceName(network), src: gateway } as const;
-      return [
-        { ...route, dst: layout.cidr },
-        { ...route, dst: hostCidr(hubIp, layout.family) },
-        unreachableRoute(layout),
-      ];
-    }),
+  planRunnerRoutes: (network, runnerId) => planRoutesToHub(network, runnerId, { dev: deviceName(network) }),
 };
+
+// What all tunnels have that route
+
+/** The device of a runner, which answers for the hub's address on its bridge. */
+export const planRoutedEnd = (network: Network, runnerId: number, link: Link): Item[] => [
+  link,
+  looseFiltering(link.name),
+  ...planProbeAddress(link, runnerId),
+  ...network.layouts.flatMap((layout): Item[] => {
+    const { gateway, hubIp } = runnerLayout(layout, runnerId);
+    const bridge = network.bridgeName;
+    return [
+      { kind: "address", dev: link.name, address: hostCidr(gateway, layout.family) },
+      { kind: "neighbour", dev: bridge, ip: hubIp },
+      ...(layout.family === 6
+        ? [{ kind: "sysctl" as const, key: deviceSysctl(6, bridge, "proxy_ndp"), value: "1" }]
+        : []),
+    ];
+  }),
+  ...planRunnerDeviceRules(network, runnerId, link.name),
+  ...dropRedirects(network, link.name),
+  ...planZoneDevice(link),
+];
+
+type NextHop = Pick<Route, "via" | "dev">;
+
+export const planRoutesToHub = (network: Network, runnerId: number, nextHop: NextHop): Item[] =>
+  network.layouts.flatMap((layout): Item[] => {
+    const { gateway, hubIp } = runnerLayout(layout, runnerId);
+    const route = { kind: "route", family: layout.family, ...nextHop, src: gateway } as const;
+    return [
+      { ...route, dst: layout.cidr },
+      { ...route, dst: hostCidr(hubIp, layout.family) },
+      unreachableRoute(layout),
+    ];
+  });
+
+/** On the hub, with its address in the runner's subnet, which no change of devices removes. */
+export const planRoutesToRunner = (network: Network, runnerId: number, nextHop: NextHop): Item[] =>
+  network.layouts.flatMap((layout): Item[] => {
+    const { subnet, hubIp } = runnerLayout(layout, runnerId);
+    const { family } = layout;
+    const metric = family === 6 ? { metric: BEFORE_SUBNETS } : {};
+    return [
+      { kind: "address", dev: network.hubInterface, address: hostCidr(hubIp, family) },
+      { kind: "route", family, dst: subnet, ...nextHop, src: hubIp, ...metric },
+    ];
+  });
 
 /**
  * A rotation has two devices at once, each with its own key and port. So generations take turns: even ones have the first, odd ones
