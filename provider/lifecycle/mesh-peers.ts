@@ -41,7 +41,7 @@ export async function findPeers(
 ): Promise<Peer[]> {
   const pool = meshPool(def, props);
   if (pool === undefined) return [];
-  const leases = (await ipam.leases(pool)).filter(isCommitted);
+  const leases = leaveOutCopiedKeys((await ipam.leases(pool)).filter(isCommitted), props, own);
   const mine = leases.find(({ uid }) => uid === props.uid);
   const end = own ?? (mine && readTunnelEnd(mine));
   const routes = new Set(mine && readDirectRoutes(mine));
@@ -49,6 +49,16 @@ export async function findPeers(
     const peer = end && lease.uid !== props.uid ? toPeer(end, lease) : undefined;
     return peer ? [{ ...peer, isRouted: routes.has(peer.route) }] : [];
   });
+}
+
+/**
+ * A device has one peer for a key: of two runners with one key, the packets of one would go to the other. A user that may write leases of the
+ * network can store any key in its own. Both are reached by the hub.
+ */
+function leaveOutCopiedKeys(leases: Lease[], { uid }: Values, own?: End): Lease[] {
+  const keys = leases.map((lease) => (lease.uid === uid && own ? own : readTunnelEnd(lease))?.publicKey);
+  const isCopied = (key: string, at: number): boolean => keys.indexOf(key) !== at || keys.lastIndexOf(key) !== at;
+  return leases.filter(({ uid: other }, i) => other === uid || keys[i] === undefined || !isCopied(keys[i], i));
 }
 
 /** undefined: it is not a member, or is being deleted. */

@@ -139,6 +139,30 @@ test("a route to a runner with another key is another one: it is used after data
   expect(fleet.itemsOn(HOSTS.a)).toContain(`peer ${fleet.keys.get(HOSTS.b)} of ovlM0`);
 });
 
+test("a runner that says to have the key of another one takes no packets of it: those go by the hub", async () => {
+  answerProbes();
+  const network = await makeNetwork(MESH);
+  let a = await makeRunner(network, "a", HOSTS.a);
+  await makeRunner(network, "b", HOSTS.b);
+  const c = await makeRunner(network, "c", HOSTS.c);
+  const findLease = async ({ leaseId }: Values) =>
+    (await pool.ipam.find({ pool: "network/training", leaseId: String(leaseId) }))!;
+  const claimKeyOf = async (host: string) => {
+    const { leaseId, data } = (await findLease(c)) as unknown as { leaseId: string; data: { tunnel: Values } };
+    const tunnel = { ...data.tunnel, publicKey: fleet.keys.get(host)! };
+    await pool.ipam.change("network/training", leaseId, { data: { ...data, tunnel } as never });
+  };
+  const update = async (masquerade: boolean) => {
+    const news = await checked(runners, "a", { ...runnerInputs(network, "a", HOSTS.a), masquerade }, a);
+    a = await runners.update("training/a", a, news);
+    return routesOf(a, HOSTS.a);
+  };
+  await claimKeyOf(HOSTS.b);
+  expect(await update(false)).toEqual([[], []]);
+  await claimKeyOf(HOSTS.a);
+  expect(await update(true)).toEqual([[], []]);
+});
+
 test("twenty runners that join at once have all routes, in a few changes of each host", async () => {
   answerProbes();
   const network = await makeNetwork(MESH);
