@@ -9,9 +9,11 @@ import { RunPlan } from "../provider/ipam/run-plan";
 import type { Dependencies } from "../provider/lifecycle/dependencies";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
+import { LOCK_HOLDER_FILE } from "../provider/network/render/shell";
 import { resourceOf } from "../provider/resources";
 import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
 import { type Floors, measureTime, type Spent } from "./measure";
+import type { Path } from "./networks";
 
 /**
  * The part of `bench up` that runs in the lab's controller, on hosts without a network, and leaves them so. The floor is one plain SSH
@@ -19,6 +21,7 @@ import { type Floors, measureTime, type Spent } from "./measure";
  * Beside it, creates and refreshes of the same resources in this one process, without Pulumi.
  */
 interface Options {
+  path: Path;
   /** The hub first. */
   hosts: string[];
   key: string;
@@ -32,6 +35,7 @@ async function main(options: Options): Promise<void> {
   await bench.clean();
   const rounds: Floors[] = [];
   for (let i = 0; i < options.rounds; i++) {
+    await bench.restoreKeys();
     const connected = await bench.runOnAll();
     const created = await bench.runOnAll("questions", "create");
     const refreshed = await bench.runOnAll("refresh");
@@ -41,12 +45,16 @@ async function main(options: Options): Promise<void> {
   process.stdout.write(`${JSON.stringify(rounds)}\n`);
 }
 
+const FOLDER = "/var/lib/overlay/bench";
+const KEYS = `${FOLDER}/*.key`;
+const KEPT = "/run/bench-keys";
+
 /** Scripts that the provider sends to the hosts: what it asks, what an up does in one conversation, and what a refresh does. */
 type Phase = "questions" | "create" | "refresh";
 
 class FloorBench {
-  /** Host → requests of all resources for it. */
-  readonly #requests = new Map<string, ApplyRequest[]>();
+  /** Host → the last request of each resource for it, by uid. */
+  readonly #requests = new Map<string, Map<string, ApplyRequest>>();
   /** Phase and host → scripts, without copies. */
   readonly #scripts = new Map<string, Set<string>>();
 
@@ -55,20 +63,28 @@ class FloorBench {
   /** Finds all scripts. Afterwards the hosts have the network. */
   async prepare(): Promise<void> {
     const seen = { differences: [], foreign: [], neighbours: [], containers: [], tunnels: [], peerMoves: false };
+    const everyId = this.options.hosts.map((_, id) => id).join("\n"); // in a mesh, direct routes to all
     const made = await this.#withFleet("questions", (fleet) =>
       createAll(this.options, {
         ...fleet,
         check: async () => seen,
         apply: async ({ host }, request) => {
-          this.#requests.set(host, [...(this.#requests.get(host) ?? []), request]);
+          const requests = this.#requests.get(host) ?? new Map();
+          this.#requests.set(host, requests.set(request.record.uid, request));
           return seen;
         },
-        run: async () => ({ code: 0, stdout: "", stderr: "" }),
+        run: async () => ({ code: 0, stdout: everyId, stderr: "" }),
       }),
     );
     await this.#onAll("create", (host, requests) => applyAll(host, requests));
     await this.#withFleet("refresh", (fleet) => readAll(fleet, made));
+    await this.#runOnAll(`mkdir -p ${KEPT} && cp ${KEYS} ${KEPT} 2>/dev/null || :`);
   }
+
+  /** The scripts have the public keys, so all rounds need the same ones. */
+  restoreKeys = (): Promise<void> => this.#runOnAll(`mkdir -p ${FOLDER} && cp ${KEPT}/* ${FOLDER} 2>/dev/null || :`);
+
+  #runOnAll = (script: string): Promise<void> => this.#onAll(undefined, (host) => host.exec(script));
 
   clean = (): Promise<void> =>
     this.#onAll(undefined, (host, requests) =>
@@ -110,7 +126,7 @@ class FloorBench {
   async #onAll(phase: Phase | undefined, act: (host: Host, requests: ApplyRequest[]) => Promise<unknown>) {
     const hosts = this.#open(phase);
     const work = [...this.#requests].map(async ([address, requests]) =>
-      act(await hosts.connect(connectionTo(this.options, address)), requests),
+      act(await hosts.connect(connectionTo(this.options, address)), [...requests.values()]),
     );
     await Promise.all(work).finally(() => hosts.end());
   }
@@ -129,7 +145,7 @@ class FloorBench {
         this.#scripts.set(key, scripts);
         const recorded =
           (run: (script: string, step?: string) => Promise<CommandResult>) => (script: string, step?: string) => {
-            scripts.add(script);
+            if (!script.includes(LOCK_HOLDER_FILE)) scripts.add(script); // asked only while it waits for the lock
             return run(script, step);
           };
         return {
@@ -171,7 +187,7 @@ async function createAll(options: Options, fleet: Fleet): Promise<Made[]> {
     return { type, deps, ...(await lifecycle.create(inputs)) };
   };
   const [hub, ...runners] = options.hosts.map((host) => connectionTo(options, host));
-  const network = await create("OverlayNetwork", "bench", { hubConnection: hub });
+  const network = await create("OverlayNetwork", "bench", { hubConnection: hub, ...options.path });
   const { settings } = (await findSpec(pool, "network/bench"))!.data as { settings: Values };
   const made = runners.map((connection, i) =>
     create("RunnerSubnet", `r${i + 1}`, { network: settings, connection, hubConnection: hub }),

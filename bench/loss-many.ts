@@ -31,12 +31,17 @@ class ManyRunners {
   /** Runner rN on host rN, each with a workload, and so many hosts more. */
   static async up(runners: number, network: Values, spare = 0): Promise<ManyRunners> {
     const lab = await Lab.up({ runners: runners + spare });
-    const many = new ManyRunners(lab, await LabStack.on(lab), runners);
-    await many.put(network);
-    for (let id = 1; id <= runners; id++) await addJob(lab, `r${id}`, "job", id, 9);
-    for (const { host, target } of Object.values(many.pings()))
-      await must(lab, host, `(${tries(`ip netns exec job ping -n -c 1 -W 1 ${target} >/dev/null`)})`);
-    return many;
+    try {
+      const many = new ManyRunners(lab, await LabStack.on(lab), runners);
+      await many.put(network);
+      for (let id = 1; id <= runners; id++) await addJob(lab, `r${id}`, "job", id, 9);
+      for (const { host, target } of Object.values(many.pings()))
+        await must(lab, host, `(${tries(`ip netns exec job ping -n -c 1 -W 1 ${target} >/dev/null`)})`);
+      return many;
+    } catch (error) {
+      await lab.down();
+      throw error;
+    }
   }
 
   /** An up of the whole stack. */

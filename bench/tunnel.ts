@@ -3,7 +3,8 @@ import { z } from "zod";
 import { Lab } from "../lab/lab";
 import type { Topology, TunnelName } from "../provider/network/plan/tunnels";
 import { LabStack, must } from "../test/lab/lab-stack";
-import { cpuMilliseconds, median, ratio } from "./measure";
+import { cpuMilliseconds, median, raisePriority, ratio } from "./measure";
+import { PATHS, type Path, title } from "./networks";
 import { table } from "./table";
 
 /**
@@ -27,14 +28,6 @@ interface Place {
   lab: Lab;
   stack: LabStack;
 }
-
-interface Path {
-  tunnel: TunnelName;
-  topology: Topology;
-}
-
-const TITLES = { vxlan: "VXLAN", wireguard: "WireGuard" } satisfies Record<TunnelName, string>;
-const title = ({ tunnel, topology }: Path): string => `${TITLES[tunnel]} ${topology}`;
 
 /** A network of ours, on which runners accept more than pings. */
 const ours = (path: Path): Subject => ({
@@ -150,12 +143,6 @@ const BY_HAND: Record<TunnelName, Record<Topology, Commands>> = {
   },
 };
 
-const PATHS: Path[] = [
-  { tunnel: "vxlan", topology: "hub" },
-  { tunnel: "wireguard", topology: "hub" },
-  { tunnel: "wireguard", topology: "mesh" },
-];
-
 /** What others are compared with stands before them. */
 const SUBJECTS: Subject[] = [
   { name: "bare underlay", isDirect: true, up: async ({ lab }) => lab.host("r2").address, down: async () => {} },
@@ -173,6 +160,7 @@ interface Figures {
 }
 
 export async function benchTunnel([seconds = "5", rounds = "5"]: string[]): Promise<void> {
+  raisePriority();
   const lab = await Lab.up({ runners: 2 });
   try {
     const at = { lab, stack: await LabStack.on(lab) };
