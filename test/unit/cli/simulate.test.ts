@@ -22,14 +22,14 @@ test.each([
   {
     tunnel: "vxlan",
     hub: { devices: 8, routes: 1, peers: 0, handshakesPerSecond: 0 },
-    runner: { devices: 2, routes: 1, peers: 0, handshakesPerSecond: 0 },
-    all: { devices: 14, routes: 7, peers: 0 },
+    runner: { devices: 2, routes: 2, peers: 0, handshakesPerSecond: 0 },
+    all: { devices: 14, routes: 14, peers: 0 },
   },
   {
     tunnel: "wireguard",
     hub: { devices: 2, routes: 8, peers: 7, handshakesPerSecond: 7 / 120 },
-    runner: { devices: 2, routes: 3, peers: 1, handshakesPerSecond: 1 / 120 },
-    all: { devices: 14, routes: 21, peers: 7 },
+    runner: { devices: 2, routes: 4, peers: 1, handshakesPerSecond: 1 / 120 },
+    all: { devices: 14, routes: 28, peers: 7 },
   },
 ])("seven runners with $tunnel: the hub, three runners and their sum", ({ tunnel, hub, runner, all }) => {
   const rows = simulateAsJson("--runners", "7", "--tunnel", tunnel);
@@ -45,13 +45,13 @@ test.each([
 
 test("in a mesh each runner has all others as peers, and each is changed by one more", () => {
   const rows = simulateAsJson("--runners", "7", "--tunnel", "wireguard", "--topology", "mesh");
-  const runner = { devices: 3, routes: 9, peers: 7 };
+  const runner = { devices: 3, routes: 10, peers: 7 };
   expect(rows).toMatchObject([
     { host: "hub", devices: 2, routes: 8, peers: 7 },
     { host: "runner 1", ...runner },
     { host: "runner 4", ...runner },
     { host: "runner 7", ...runner },
-    { host: "all 7 runners", devices: 21, routes: 63, peers: 49 },
+    { host: "all 7 runners", devices: 21, routes: 70, peers: 49 },
     { topology: "mesh", tunnel: "wireguard", runners: 7, changedByOneMore: 9 },
   ]);
 });
@@ -74,7 +74,7 @@ test("the table says which line is calculated", () => {
     "all 1 runners",
     "",
     "vxlan, hub: the hub and 1 of 1 runners were planned in full; the last line is theirs, multiplied.",
-    "One more runner changes 2 hosts, with its own.",
+    "One more runner changes 2 hosts, its own included.",
     expect.stringMatching(/^Planning took \d+\.\d s and \d+ MB of memory\.$/),
     "",
   ]);
