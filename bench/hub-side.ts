@@ -6,6 +6,7 @@ import { openHosts } from "../provider/host/ssh/hosts";
 import { openIpam } from "../provider/ipam";
 import { findSpec } from "../provider/ipam/interface";
 import { RunPlan } from "../provider/ipam/run-plan";
+import type { Store } from "../provider/ipam/types";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
 import { planSteps } from "../provider/network/diff/steps";
@@ -17,7 +18,9 @@ import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
 
 /** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the hosts. */
 interface Options {
-  hub: string;
+  /** Without runners, and with `devices` runners. */
+  emptyHub: string;
+  fullHub: string;
   runner: string;
   devices: number;
   rounds: number;
@@ -35,7 +38,7 @@ export interface HubFigures {
 
 const SUBNETS = "10.128.0.0/12/10/10";
 
-async function main({ hub, runner, devices, rounds, key, knownHosts }: Options): Promise<void> {
+async function main({ emptyHub, fullHub, runner, devices, rounds, key, knownHosts }: Options): Promise<void> {
   const reconciler = new Reconciler();
   const hosts = openHosts({
     connectTimeout: 15,
@@ -43,51 +46,57 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
     parallelHosts: 16,
     knownHosts: [knownHosts],
   });
-  const pool = await openIpam("memory:", { offerTtl: 3600, quarantine: 0 });
   const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
-  const deps = fakeDependencies(createFleet(hosts, reconciler, {}), new RunPlan(pool));
-  const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
-    const lifecycle = new Lifecycle(resourceOf(type), deps);
+  const fleet = createFleet(hosts, reconciler, {});
+  const make = async (ipam: Store, type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
+    const lifecycle = new Lifecycle(resourceOf(type), fakeDependencies(fleet, new RunPlan(ipam)));
     const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;
     const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, undefined, news);
     if (failures.length > 0) throw new Error(JSON.stringify(failures));
     return [lifecycle, (await lifecycle.create(inputs)).props];
   };
 
-  await make("OverlayNetwork", "bench", { hubConnection: at(hub), subnets: SUBNETS });
-  const { settings } = (await findSpec(pool, "network/bench"))!.data as unknown as { settings: NetworkSettings };
-  const network = toNetwork(settings);
-  const connection = await hosts.connect(at(hub));
-  const inputs = { network: settings as unknown as Values, connection: at(runner), hubConnection: at(hub) };
+  const openNetwork = async (networkName: string, hub: string) => {
+    const pool = await openIpam("memory:", { offerTtl: 3600, quarantine: 0 });
+    await make(pool, "OverlayNetwork", networkName, { hubConnection: at(hub), subnets: SUBNETS });
+    const { settings } = (await findSpec(pool, `network/${networkName}`))!.data as unknown as {
+      settings: NetworkSettings;
+    };
+    const inputs = { network: settings as unknown as Values, connection: at(runner), hubConnection: at(hub) };
+    return { pool, network: toNetwork(settings), connection: await hosts.connect(at(hub)), inputs };
+  };
+  type HubNetwork = Awaited<ReturnType<typeof openNetwork>>;
 
-  const measure = async (id: number): Promise<HubFigures> => {
-    const samples: HubFigures[] = [];
-    for (let i = 0; i <= rounds; i++) {
-      const create = startTimer();
-      const [lifecycle, props] = await make("RunnerSubnet", "r1", { ...inputs, runnerId: id });
-      const created = create();
-      const factsTime = startTimer();
-      const { stdout } = await connection.exec(FACTS_SCRIPT);
-      const facts = factsTime();
-      const parseTime = startTimer();
-      const parsed = parseFacts(stdout);
-      const parse = parseTime();
-      const planTime = startTimer();
-      planSteps([workFor(network, id)], parsed);
-      const plan = planTime();
-      const deleting = startTimer();
-      await lifecycle.delete(props);
-      samples.push({ create: created, delete: deleting(), facts, parse, plan });
-    }
-    return medianOfEach(samples.slice(1)); // warm-up
+  const measure = async ({ pool, network, connection, inputs }: HubNetwork, id: number): Promise<HubFigures> => {
+    const create = startTimer();
+    const [lifecycle, props] = await make(pool, "RunnerSubnet", "r1", { ...inputs, runnerId: id });
+    const created = create();
+    const factsTime = startTimer();
+    const { stdout } = await connection.exec(FACTS_SCRIPT);
+    const facts = factsTime();
+    const parseTime = startTimer();
+    const parsed = parseFacts(stdout);
+    const parse = parseTime();
+    const planTime = startTimer();
+    planSteps([workFor(network, id)], parsed);
+    const plan = planTime();
+    const deleting = startTimer();
+    await lifecycle.delete(props);
+    return { create: created, delete: deleting(), facts, parse, plan };
   };
 
-  const first = await measure(1);
+  const empty = await openNetwork("empty", emptyHub);
+  const full = await openNetwork("full", fullHub);
   const ids = Array.from({ length: devices }, (_, i) => i + 1);
-  await Promise.all(ids.map((id) => reconciler.apply(connection, workFor(network, id))));
-  const more = await measure(devices + 1);
+  await Promise.all(ids.map((id) => reconciler.apply(full.connection, workFor(full.network, id))));
+  const first: HubFigures[] = [];
+  const more: HubFigures[] = [];
+  for (let i = 0; i <= rounds; i++) {
+    first.push(await measure(empty, 1));
+    more.push(await measure(full, devices + 1));
+  }
   await hosts.end();
-  process.stdout.write(`${JSON.stringify({ first, more })}\n`);
+  process.stdout.write(`${JSON.stringify({ first: first.slice(1), more: more.slice(1) })}\n`); // the first round is a warm-up
 }
 
 /** Another runner's tunnel with its record, as after a create. */
@@ -95,7 +104,7 @@ function workFor(network: Network, id: number): ApplyRequest {
   const hub = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
   const runner = { underlayIp: `10.254.${100 + Math.floor(id / 250)}.${1 + (id % 250)}`, underlayMtu: 1500 };
   return {
-    record: { uid: `other${id}`, owner: `bench/r${id}`, network: "bench", store: "bench" },
+    record: { uid: `other${id}`, owner: `bench/r${id}`, network: network.networkName, store: "bench" },
     items: planTunnel({ ...network, layouts: [parseLayout(SUBNETS)] }, id, hub, runner),
     persist: true,
     fence: async () => {},
@@ -108,12 +117,5 @@ const startTimer = () => {
   const started = performance.now();
   return () => performance.now() - started;
 };
-
-function medianOfEach(samples: HubFigures[]): HubFigures {
-  const middle = (key: keyof HubFigures): number =>
-    samples.map((sample) => sample[key]).sort((a, b) => a - b)[Math.floor(samples.length / 2)]!;
-  const keys = Object.keys(samples[0]!) as (keyof HubFigures)[];
-  return Object.fromEntries(keys.map((key) => [key, middle(key)])) as unknown as HubFigures;
-}
 
 void main(JSON.parse(process.argv[2]!) as Options);

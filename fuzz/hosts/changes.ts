@@ -1,10 +1,15 @@
+import type { TunnelName } from "../../provider/network/plan/tunnels";
+
 /**
- * What an administrator or another program may do on a host by hand. In the commands: $T a tunnel, $N its number, $PEER its peer on the underlay,
- * $LOCAL the host's own address, $B the bridge, $GATEWAY and $HUBEND the addresses at the two ends of the tunnel.
+ * What an administrator or another program may do on a host by hand. In the commands: $T a tunnel's device, $N its number, $PORT its UDP port, $PEER
+ * its peer on the underlay, $KEY the public key of a peer, $LOCAL the host's own address, $B the bridge, $GATEWAY and $HUBEND the addresses at the two
+ * ends of the tunnel.
  */
 export interface HostChange {
   on: "hub" | "runner" | "any";
   command: string;
+  /** Only in networks with this tunnel. */
+  tunnel?: TunnelName;
   /** It is another program's: we name it and keep it, and its administrator takes it back. Absent: `up --refresh` repairs it. */
   undo?: string;
 }
@@ -12,19 +17,18 @@ export interface HostChange {
 const ours = (on: HostChange["on"], commands: string[]): HostChange[] => commands.map((command) => ({ on, command }));
 const theirs = (on: HostChange["on"], pairs: [command: string, undo: string][]): HostChange[] =>
   pairs.map(([command, undo]) => ({ on, command, undo }));
+const only = (tunnel: TunnelName, changes: HostChange[]): HostChange[] => changes.map((each) => ({ ...each, tunnel }));
 
 const DEFAULT = "00:00:00:00:00:00";
+/** Of no host. */
+const OTHER_KEY = "TI7Hy8FqtCtl4iS0zImetgZOQmCq4rAXk858fgWlUkM=";
 
 export const CHANGES: HostChange[] = [
   ...ours("any", [
     "ip link del $T",
     "ip link set $T down",
     "ip link set $T mtu 1300",
-    "ip link set $T address 02:00:00:00:00:99",
     "ip link set $T down; ip link set $T name other0; ip link set other0 up",
-    "ip link set $T type vxlan id 10$N remote 10.254.9.9",
-    "ip link set $T type vxlan id 10$N learning",
-    `bridge fdb del ${DEFAULT} dev $T dst $PEER`,
     "sysctl -qw net.ipv4.ip_forward=0",
     "iptables -F OVERLAY-FWD",
     "iptables -F OVERLAY-IN",
@@ -55,8 +59,6 @@ export const CHANGES: HostChange[] = [
   ...ours("hub", [
     "sysctl -qw net.ipv4.conf.$T.forwarding=0",
     "ip addr flush dev $T",
-    "ip addr del $HUBEND/18 dev $T",
-    "ip addr add $HUBEND/24 dev $T",
     "ip link del kohaku-host",
     "ip link set kohaku-host down",
     "ip addr flush dev kohaku-host",
@@ -73,20 +75,15 @@ export const CHANGES: HostChange[] = [
     "ip link set $B arp off",
     "ip link set $B address 02:00:00:00:00:98",
     "ip link set $B down; ip link set $B name br9; ip link set br9 up",
-    "ip link set $T nomaster",
     "ip addr flush dev $B",
     "ip addr del $GATEWAY/18 dev $B",
     "ip addr add $GATEWAY/24 dev $B",
     "ip route del 10.128.0.0/12",
     "ip route flush proto 183",
     "sysctl -qw net.ipv4.conf.$B.forwarding=0",
-    "bridge link set dev $T isolated on",
-    "bridge link set dev $T state 0",
-    "bridge link set dev $T learning off flood off",
     "iptables -t nat -F OVERLAY-NAT",
   ]),
   ...theirs("any", [
-    [`bridge fdb append ${DEFAULT} dev $T dst 10.254.9.9`, `bridge fdb del ${DEFAULT} dev $T dst 10.254.9.9`],
     ["iptables -A OVERLAY-FWD -p tcp --dport 25 -j DROP", "iptables -D OVERLAY-FWD -p tcp --dport 25 -j DROP"],
     ["iptables -I FORWARD -j DROP", "iptables -D FORWARD -j DROP"],
     ["iptables -I INPUT -p udp -j DROP", "iptables -D INPUT -p udp -j DROP"],
@@ -97,10 +94,10 @@ export const CHANGES: HostChange[] = [
       "iptables -t mangle -D POSTROUTING -d 10.128.0.0/12 -j DROP",
     ],
     [
-      "iptables -t raw -I PREROUTING -p udp --dport 4789 -j DROP",
-      "iptables -t raw -D PREROUTING -p udp --dport 4789 -j DROP",
+      "iptables -t raw -I PREROUTING -p udp --dport $PORT -j DROP",
+      "iptables -t raw -D PREROUTING -p udp --dport $PORT -j DROP",
     ],
-    ["iptables -I OUTPUT -p udp --dport 4789 -j DROP", "iptables -D OUTPUT -p udp --dport 4789 -j DROP"],
+    ["iptables -I OUTPUT -p udp --dport $PORT -j DROP", "iptables -D OUTPUT -p udp --dport $PORT -j DROP"],
     [
       "iptables -t nat -I PREROUTING -s 10.128.0.0/12 -j DNAT --to 10.254.9.9",
       "iptables -t nat -D PREROUTING -s 10.128.0.0/12 -j DNAT --to 10.254.9.9",
@@ -110,7 +107,7 @@ export const CHANGES: HostChange[] = [
       "nft delete table inet fz",
     ],
     [
-      "nft 'table inet fz { chain f { type filter hook input priority 10; udp dport 4789 drop; }; }'",
+      "nft 'table inet fz { chain f { type filter hook input priority 10; udp dport $PORT drop; }; }'",
       "nft delete table inet fz",
     ],
     ["nft 'table bridge fz { chain f { type filter hook forward priority 0; drop; }; }'", "nft delete table bridge fz"],
@@ -120,14 +117,62 @@ export const CHANGES: HostChange[] = [
       "ip rule del priority 98; ip route flush table 77",
     ],
     ["ip route add blackhole 10.128.64.0/19", "ip route del blackhole 10.128.64.0/19"],
+    ["ip route add 10.128.64.0/19 dev lo proto 183", "ip route del 10.128.64.0/19 proto 183"],
     ["ip route add unreachable $PEER", "ip route del unreachable $PEER"],
     ["mount -t tmpfs tmpfs /var/lib/overlay", "umount /var/lib/overlay"],
+  ]),
+  ...only("vxlan", [
+    ...ours("any", [
+      "ip link set $T address 02:00:00:00:00:99",
+      "ip link set $T type vxlan id 10$N remote 10.254.9.9",
+      "ip link set $T type vxlan id 10$N learning",
+      `bridge fdb del ${DEFAULT} dev $T dst $PEER`,
+    ]),
+    ...ours("hub", ["ip addr del $HUBEND/18 dev $T", "ip addr add $HUBEND/24 dev $T"]),
+    ...ours("runner", [
+      "ip link set $T nomaster",
+      "bridge link set dev $T isolated on",
+      "bridge link set dev $T state 0",
+      "bridge link set dev $T learning off flood off",
+    ]),
+    ...theirs("any", [
+      [`bridge fdb append ${DEFAULT} dev $T dst 10.254.9.9`, `bridge fdb del ${DEFAULT} dev $T dst 10.254.9.9`],
+    ]),
+  ]),
+  ...only("wireguard", [
+    ...ours("any", [
+      "wg set $T private-key /dev/null",
+      "wg genkey >/tmp/other.key; wg set $T private-key /tmp/other.key",
+      "wg set $T listen-port 1234",
+      "wg set $T peer $KEY remove",
+      "wg set $T peer $KEY allowed-ips 10.9.9.9/32",
+      "wg set $T peer $KEY persistent-keepalive off",
+      "wg set $T peer $KEY endpoint 10.254.9.9:9",
+      "wg genpsk >/tmp/preshared.key; wg set $T peer $KEY preshared-key /tmp/preshared.key",
+      "for p in $(pidof wireguard-go); do kill $p; done",
+      "rm /var/lib/overlay/training/tunnel.key",
+      "chmod 644 /var/lib/overlay/training/tunnel.key",
+      "ip addr flush dev $T",
+      "ip -6 addr flush dev $T",
+      "ip route flush dev $T",
+      "sysctl -qw net.ipv4.conf.$T.rp_filter=1",
+      "sysctl -qw net.ipv4.conf.$T.forwarding=0",
+    ]),
+    ...ours("hub", ["ip addr del $HUBEND/32 dev kohaku-host"]),
+    ...ours("runner", ["ip neigh del proxy $HUBEND dev $B", "ip route del $HUBEND/32"]),
+    ...theirs("any", [
+      [`wg set $T peer ${OTHER_KEY} allowed-ips 10.128.64.0/18,10.128.128.0/18`, `wg set $T peer ${OTHER_KEY} remove`],
+      [
+        `wg set $T peer ${OTHER_KEY} endpoint 10.254.9.9:9 allowed-ips 10.128.64.0/24,10.128.128.0/24`,
+        `wg set $T peer ${OTHER_KEY} remove`,
+      ],
+    ]),
   ]),
 ];
 
 /** What disturbs an `up` while it runs: the command, and what ends it. */
 export const FAULTS: { begin: string; end: string }[] = [
-  ...["iptables-restore", "ip", "bridge", "sync", "mv", "iptables-save"].map((tool) => ({
+  ...["iptables-restore", "ip", "bridge", "wg", "sync", "mv", "iptables-save"].map((tool) => ({
     begin: `printf '#!/bin/sh\\nexit 1\\n' >/usr/local/sbin/${tool}; chmod +x /usr/local/sbin/${tool}`,
     end: `rm -f /usr/local/sbin/${tool}`,
   })),

@@ -49,10 +49,13 @@ const PROMISES: [what: string, expected: boolean, act: (lab: Lab) => Promise<boo
   ],
 ];
 
+/** Of a second each: WireGuard repeats a handshake that was lost after more than five. */
+const TRIES = 8;
+
 export async function observe(lab: Lab): Promise<string[]> {
   const results = await Promise.all(
     PROMISES.map(async ([what, expected, act]) => {
-      for (let i = 0; i < 3; i++) if ((await act(lab)) === expected) return undefined;
+      for (let i = 0; i < TRIES; i++) if ((await act(lab)) === expected) return undefined;
       return expected ? `not: ${what}` : what;
     }),
   );

@@ -9,6 +9,15 @@ import { FORWARDED, OTHER_OBJECTS, observe, SHOW_OTHER_OBJECTS, startWorkloads }
 
 /** A network with two runners and a forward on lab hosts, over SSH; rounds of changes, faults and ups. */
 
+/** Inputs of the network. */
+export const NETWORKS = [
+  { tunnel: "vxlan", topology: "hub" },
+  { tunnel: "wireguard", topology: "hub" },
+  { tunnel: "wireguard", topology: "mesh" },
+] as const;
+
+type Network = (typeof NETWORKS)[number];
+
 const HOSTS = ["hub", "r1", "r2"] as const;
 type HostName = (typeof HOSTS)[number];
 
@@ -36,16 +45,17 @@ export class HostSession {
   private constructor(
     readonly lab: Lab,
     readonly stack: LabStack,
+    readonly network: Network,
     private readonly end: () => Promise<void>,
   ) {}
 
-  static async start(lab: Lab): Promise<HostSession> {
+  static async start(lab: Lab, network: Network): Promise<HostSession> {
     const hosts = openHosts(
       { connectTimeout: 3, operationTimeout: 30, parallelHosts: 16, knownHosts: [lab.knownHosts] },
       { keepalive: 1 },
     );
     const stack = await LabStack.on(lab, "memory:", undefined, hosts);
-    const session = new HostSession(lab, stack, () => hosts.end());
+    const session = new HostSession(lab, stack, network, () => hosts.end());
     for (const host of HOSTS)
       for (const script of OTHER_OBJECTS) await must(lab, host, script.replaceAll("$LOCAL", lab.host(host).address));
     await session.#up();
@@ -70,7 +80,9 @@ export class HostSession {
   }
 
   async #change(random: Random): Promise<void> {
-    const { on, command, undo } = random.pick(CHANGES)!;
+    const { on, command, undo } = random.pick(
+      CHANGES.filter(({ tunnel = this.network.tunnel }) => tunnel === this.network.tunnel),
+    )!;
     const host: HostName = on === "hub" || (on === "any" && random.chance(0.4)) ? "hub" : random.pickOne(["r1", "r2"]);
     const fill = this.#fillFor(host, random);
     const { code } = await this.lab.exec(host, fill(command));
@@ -80,12 +92,19 @@ export class HostSession {
 
   #fillFor(host: HostName, random: Random): (text: string) => string {
     const number = host === "hub" ? random.integer(1, 2) : Number(host.slice(1));
+    const { tunnel, topology } = this.network;
+    const isDirect = topology === "mesh" && host !== "hub" && random.chance(0.5);
+    const [device, port] =
+      tunnel === "vxlan" ? [`vxkr${number}`, 4789] : isDirect ? ["vxkrM0", 51822] : ["vxkrW0", 51820];
+    const peer = isDirect ? `r${3 - number}` : host === "hub" ? `r${number}` : "hub";
     const values: Record<string, string> = {
       GATEWAY: `10.128.${64 * number}.1`,
       HUBEND: `10.128.${64 * number + 63}.254`.replace(/\.\d+\.254$/, `.${64 * number}.254`),
-      PEER: this.lab.host(host === "hub" ? `r${number}` : "hub").address,
+      PEER: this.lab.host(peer).address,
+      PORT: String(port),
+      KEY: `$(wg show ${device} peers | head -n 1)`,
       LOCAL: this.lab.host(host).address,
-      T: `vxkr${number}`,
+      T: device,
       N: String(number),
       B: "kohaku-overlay",
     };
@@ -99,6 +118,7 @@ export class HostSession {
     const mtu = random.pickOne([1400, 1450]);
     const [before, during] = [random.integer(0, 400), random.integer(500, 4000)];
     this.log.push(`up with mtu ${mtu}; after ${before} ms, for ${during} ms on ${host}: ${fault.begin}`);
+    this.stack.nextRun();
     const up = this.#put({ mtu }).catch(requireOverlayError);
     await sleep(before);
     await this.lab.exec(host, fault.begin);
@@ -111,6 +131,7 @@ export class HostSession {
   /** If anything is not as promised, a refresh says so. */
   async #requireNamed(): Promise<void> {
     const broken = await observe(this.lab);
+    this.stack.nextRun();
     const named = await this.#drift();
     this.log.push(...named.map((line) => `  drift: ${line.slice(0, 240)}`));
     if (broken.length > 0 && named.length === 0) throw new Finding(`refresh names nothing, but ${broken.join(", ")}`);
@@ -137,6 +158,7 @@ export class HostSession {
   }
 
   async #up(): Promise<void> {
+    this.stack.nextRun();
     await this.stack.refresh();
     await this.#put({});
   }
@@ -145,7 +167,7 @@ export class HostSession {
     const { stack } = this;
     const failures: unknown[] = [];
     const attempt = (work: Promise<unknown>) => work.catch((error: unknown) => failures.push(error));
-    await attempt(stack.network());
+    await attempt(stack.network(this.network));
     await Promise.all(["r1", "r2"].map((name) => attempt(stack.runner(name, runner))));
     await attempt(stack.put("IPPool", "lb", { ranges: ["10.254.200.0/28"] }));
     const forwards = [{ protocol: "tcp", port: FORWARDED.port, to: "10.128.64.5" }];

@@ -1,6 +1,6 @@
 import { Lab } from "../../lab/lab";
 import { Random } from "../random";
-import { Finding, HostSession } from "./session";
+import { Finding, HostSession, NETWORKS } from "./session";
 
 /** The part of `fuzz hosts` that runs in the lab's controller, from where SSH reaches the hosts. */
 export interface Options {
@@ -12,19 +12,25 @@ export interface Options {
 
 async function main({ lab: name, seed, rounds, until }: Options): Promise<void> {
   const lab = Lab.open(name);
-  let session = await restart(lab);
+  let session = await restart(lab, seed);
   let [done, findings] = [0, 0];
   for (let i = 0; i < rounds && Date.now() < until; i++) {
     done++;
+    if (session.network !== networkOf(seed + i)) {
+      await session.stop();
+      session = await restart(lab, seed + i);
+    }
     try {
       await session.round(new Random(seed + i));
       process.stderr.write(`round ${seed + i}: ok\n`);
     } catch (error) {
       findings++;
       const text = error instanceof Finding ? error.message : String((error as Error).stack);
-      console.log(`\nround ${seed + i}: ${text}\n  ${session.log.join("\n  ")}\n`);
+      console.log(
+        `\nround ${seed + i} (${Object.values(session.network).join(", ")}): ${text}\n  ${session.log.join("\n  ")}\n`,
+      );
       await session.stop();
-      session = await restart(lab);
+      session = await restart(lab, seed + i);
     }
   }
   await session.stop();
@@ -33,9 +39,12 @@ async function main({ lab: name, seed, rounds, until }: Options): Promise<void> 
 }
 
 /** A new network on hosts with empty disks: what a finding has left must not cause another one. */
-async function restart(lab: Lab): Promise<HostSession> {
+async function restart(lab: Lab, seed: number): Promise<HostSession> {
   for (const { name } of lab.hosts) await lab.rebuild(name);
-  return HostSession.start(lab);
+  return HostSession.start(lab, networkOf(seed));
 }
+
+/** Ten rounds on each. */
+const networkOf = (seed: number) => NETWORKS[Math.floor(seed / 10) % NETWORKS.length]!;
 
 void main(JSON.parse(process.argv[2]!) as Options);
