@@ -6,6 +6,7 @@ import type { ExistingLease, Lease, PoolSpec, Request, ValueRange } from "./ipam
 import type { Container } from "./network/model/facts";
 import type { Item, Link } from "./network/model/items";
 import type { Underlay } from "./network/plan/hub";
+import type { Probe } from "./network/plan/probes";
 import type { MeshPeer } from "./network/plan/tunnels/tunnel";
 import type { TunnelEnd } from "./network/plan/tunnels/tunnel-end";
 import { describePool } from "./pool-names";
@@ -115,8 +116,8 @@ export interface HostDefinition<Props> {
   report?(props: Props, underlays: Underlays): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
   containerLeases?(props: Props, containers: Container[]): ExistingLease[];
-  /** Scripts that prove that the resource works. `neighbours`: addresses of others that it must reach, if they are known to exist. */
-  probe?(props: Props, underlays: Underlays, neighbours: string[]): Probe | undefined;
+  /** `neighbours`: addresses of others that it must reach, if they are known to exist; `peers`: of a mesh. */
+  probe?(props: Props, underlays: Underlays, neighbours: string[], peers: MeshPeer[]): Probe | undefined;
 }
 
 /** About direct routes between the hosts with role `runner` of several resources; see lifecycle/mesh.ts. */
@@ -263,15 +264,6 @@ export interface TunnelChange<Props> {
   probe: string;
   /** A script for the runner that tells workloads where the hub's address is now. */
   announce?: string;
-}
-
-export interface Probe {
-  role: string;
-  script: string;
-  /** What the script shows, for the error when it fails. */
-  shows: string;
-  /** More to show on the same host, each only if another host shows that it can be. */
-  more?: { script: string; shows: string; unlessFails: { role: string; script: string } }[];
 }
 
 export const defineResource = <I extends z.ZodObject, C extends z.ZodObject>(

@@ -53,6 +53,6 @@ export async function readDrift(
   const texts = targets.map(async (target) => (await read(target)).map((text) => formatDrift(target.connection, text)));
   const found = (await Promise.all(texts)).flat();
   if (found.length > 0) return { found, isComplete };
-  const failure = await runProbe(def, deps, props, underlays, neighbours).catch(describeUnread);
+  const failure = await runProbe(def, deps, props, underlays, neighbours, peers).catch(describeUnread);
   return { found: failure === undefined ? [] : [failure], isComplete };
 }

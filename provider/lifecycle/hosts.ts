@@ -7,6 +7,7 @@ import type { Ipam } from "../ipam/types";
 import type { DesiredState, Item } from "../network/model/items";
 import { publicKey } from "../network/model/record";
 import type { Underlay } from "../network/plan/hub";
+import { renderPings } from "../network/plan/probes";
 import { PHASES_WITH_BOTH, planPhases } from "../network/plan/tunnel-change";
 import type { MeshPeer } from "../network/plan/tunnels/tunnel";
 import { type Definition, type TargetHost, type TunnelChange, targetsOf, type Underlays } from "../resource";
@@ -440,19 +441,22 @@ export async function runProbe(
   props: Values,
   underlays: Underlays,
   neighbours: string[] = [],
+  peers: MeshPeer[] = [],
 ): Promise<string | undefined> {
-  const probe = def.host?.probe?.(props, underlays, neighbours);
+  const probe = def.host?.probe?.(props, underlays, neighbours, peers);
   if (!probe) return undefined;
   const connectionOf = (role: string): Connection =>
     targetsOf(def, props).find((each) => each.role === role)!.connection;
   const failure = (shows: string): string => `${shows} do not get through (tried on ${connectionOf(probe.role).host})`;
-  const { more = [] } = probe;
-  const scripts = [probe.script, ...more.map(({ script }) => script)];
-  const all = scripts.map((script, i) => `(${script}\n) || exit ${i + 1}`).join("\n");
-  const { code } = await deps.fleet.run(connectionOf(probe.role), all);
-  if (code === 0) return undefined;
-  const failed = more[code - 2];
-  if (!failed) return failure(probe.shows);
-  const other = await deps.fleet.run(connectionOf(failed.unlessFails.role), failed.unlessFails.script);
-  return other.code === 0 ? failure(failed.shows) : undefined;
+  const { groups, reachableFrom } = probe.others ?? { groups: [], reachableFrom: probe.role };
+  const isSilent = (silent: string) => (group: string[]) => group.every((ip) => silent.split("\n").includes(ip));
+  const pings = groups.length > 0 ? renderPings(groups.flat()) : ":";
+  const { code, stdout } = await deps.fleet.run(connectionOf(probe.role), `(${probe.script}\n) || exit 1\n${pings}`);
+  if (code !== 0) return failure(probe.shows);
+  const silent = groups.filter(isSilent(stdout));
+  if (silent.length === 0) return undefined;
+  const other = await deps.fleet.run(connectionOf(reachableFrom), renderPings(silent.flat()));
+  const cut = silent.filter((group) => !isSilent(other.stdout)(group)).flat();
+  if (cut.length === 0) return undefined;
+  return failure(`packets from the runner to other runners (${cut.join(", ")}), which the hub reaches,`);
 }

@@ -293,9 +293,10 @@ export const runnerSubnet = defineResource({
     }),
     containerLeases: (props, containers) =>
       containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
-    probe: (props, { hub, runner }, neighbours) => {
+    probe: (props, { hub, runner }, neighbours, peers) => {
       const network = networkFor(props);
-      return props.network.verify ? planProbe(network, effectiveMtu(network, hub!, runner!), neighbours) : undefined;
+      const mtu = effectiveMtu(network, hub!, runner!);
+      return props.network.verify ? planProbe(network, mtu, neighbours, peers) : undefined;
     },
   },
 });

@@ -110,6 +110,17 @@ test.each([4, 6] as const)("full-size IPv%i packets between workloads do not pas
   await ping("r1", family === 4 ? "10.128.0.1" : "fd00:128::1", `-M do -s ${FULL[family]}`);
 });
 
+test("a direct path by which nothing passes any more is drift, also while those to other runners work", async () => {
+  const { address } = lab.host("r1");
+  const rule = `OUTPUT -p udp -d ${lab.host("r2").address} --dport 51822 -j DROP`;
+  await sh("r1", `iptables -t raw -A ${rule}`);
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
+    `packets from the runner to other runners (10.128.2.1, fd00:128:0:2::1), which the hub reaches, do not get through (tried on ${address})`,
+  ]);
+  await sh("r1", `iptables -t raw -D ${rule}`);
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+});
+
 test("without a direct route packets go by the hub, and a device that is gone is drift", async () => {
   await sh("r1", "ip route del 10.128.2.0/24; ip route del fd00:128:0:2::/64");
   for (const target of Object.values(jobOf(2))) await ping("r1", target);

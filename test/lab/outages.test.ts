@@ -252,6 +252,7 @@ test("a bridge and a tunnel that were renamed get their names again, with ports,
   expect(await drift("r1")).toEqual([
     `${at("r1")}: link kohaku-overlay: name is br9, should be kohaku-overlay`,
     `${at("r1")}: route 10.128.0.0/12: missing`,
+    `${at("r1")}: route default in table 3083008888 (IPv4): missing`,
   ]);
   expect(await drift("r2")).toEqual([`${at("r2")}: link vxkr2: name is other, should be vxkr2`]);
   await repair();

@@ -204,9 +204,9 @@ export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | st
     faults: {
       missing: { spoil: `wg set truthW0 peer ${PEER} remove`, refresh: [`peer ${PEER} of truthW0: missing`] },
       changed: {
-        spoil: `wg set truthW0 peer ${PEER} persistent-keepalive off allowed-ips 10.77.2.0/24`,
+        spoil: `wg genpsk >/run/psk; wg set truthW0 peer ${PEER} persistent-keepalive off allowed-ips 10.77.2.0/24 preshared-key /run/psk`,
         refresh: [
-          `peer ${PEER} of truthW0: allowed IPs is 10.77.2.0/24, should be 10.77.1.0/24,fd00:77::/64, keepalive is 0, should be 25`,
+          `peer ${PEER} of truthW0: allowed IPs is 10.77.2.0/24, should be 10.77.1.0/24,fd00:77::/64, keepalive is 0, should be 25, it has a preshared key, and should have none`,
         ],
       },
       duplicated: "a device has one peer of a key",

@@ -117,15 +117,20 @@ export function isOurLink(item: Link, facts: Facts): boolean {
   );
 }
 
-/** The key of a WireGuard device is that of the host, which no other program has. */
-export const hasOurKey = ({ name, wireguard }: Link, { links, keys }: Facts): boolean => {
-  const observed = links.get(name)?.wireguard?.publicKey;
+/** The key of a WireGuard device is that of the host, which no other program has. If the host has lost it, the device has our port and an address for probes. */
+export const hasOurKey = ({ name, wireguard }: Link, { links, keys, addresses }: Facts): boolean => {
+  const observed = links.get(name)?.wireguard;
+  if (!wireguard || !observed) return false;
+  const ours = [wireguard.publicKey, keys.get(wireguard.keyFile)];
   return (
-    wireguard !== undefined &&
-    observed !== undefined &&
-    (observed === wireguard.publicKey || observed === keys.get(wireguard.keyFile))
+    ours.includes(observed.publicKey) ||
+    (observed.port === wireguard.port && [...addresses].some((text) => isProbeAddress(text, name)))
   );
 };
+
+/** As in plan/tunnels/probe-address.ts. */
+const isProbeAddress = (text: string, device: string): boolean =>
+  text.startsWith("fe80::1:") && text.endsWith(`/64 ${device}`);
 
 /** A bridge with a port of ours: a device that is desired as its port, with our MAC. */
 export const hasOurPort = ({ name, type }: Link, { links, desiredLinks }: Facts): boolean =>

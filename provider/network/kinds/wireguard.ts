@@ -69,16 +69,18 @@ export const peerKind: ItemKind<WireguardPeer> = {
     return [
       ...mismatch("allowed IPs", observed.allowedIps.join(","), [...item.allowedIps].sort().join(",")),
       ...mismatch("keepalive", observed.keepalive, item.keepalive),
+      ...(observed.hasPresharedKey ? ["it has a preshared key, and should have none"] : []),
       ...compareEndpoint(item, observed, facts),
       ...(observed.isSilent ? [NO_ANSWER] : []),
     ];
   },
   render({ verb, item }, parts) {
     const { dev, publicKey, endpoint, keepalive, allowedIps } = item;
+    const reset = verb === "change" ? " preshared-key /dev/null" : "";
     const settings = `endpoint ${quote(formatEndpoint(endpoint))} persistent-keepalive ${keepalive} allowed-ips ${allowedIps.join(",")}`;
     // There is no moment at which a route to the device leads to no peer.
     if (verb === "remove") parts.late.push(`wg set ${dev} peer ${publicKey} remove`);
-    else parts.shell.push(`wg set ${dev} peer ${publicKey} ${settings}`);
+    else parts.shell.push(`wg set ${dev} peer ${publicKey} ${settings}${reset}`);
   },
   bootSteps: (item) => [{ verb: "add", item }],
   invert({ item }, before) {

@@ -97,6 +97,8 @@ export interface PeerFact {
   endpoint?: string;
   /** 0: off. */
   keepalive: number;
+  /** We set none: without it on the other end, too, the next handshake fails. */
+  hasPresharedKey?: true;
   /** It is kept alive, but there was no handshake for a while, and it does not answer. Read only before a change. */
   isSilent?: true;
 }

@@ -7,6 +7,7 @@ import {
   subnetOf,
   type ValueRange,
 } from "../../addressing/ip";
+import { runnerLayout } from "../../addressing/layout";
 import type { Facts } from "../model/facts";
 import type { DesiredState, Item } from "../model/items";
 import type { Network } from "./hub";
@@ -17,6 +18,16 @@ import { meshDevice } from "./tunnels/wireguard-mesh";
 
 /** Pings that show whether packets pass, without fragmentation. An IP header and that of an ICMP message have 28 bytes, or 48 with IPv6. */
 
+/** Scripts that prove that a resource works, and what must answer. */
+export interface Probe {
+  role: string;
+  script: string;
+  /** What the script shows, for the error when it fails. */
+  shows: string;
+  /** Other runners: of each group one must answer to the same host, if one of it answers to the host with the other role. */
+  others?: { groups: string[][]; reachableFrom: string };
+}
+
 const headers = (family: Family): number => (family === 4 ? 28 : 48);
 
 /**
@@ -26,30 +37,34 @@ const headers = (family: Family): number => (family === 4 ? 28 : 48);
 const ping = (target: string, size: number): string =>
   `for i in 1 2 3 4 5 6 7; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt 7 ] && sleep 0.2 || exit 1; done`;
 
-/** From the runner to the hub, full-size in each family; and to other runners, if there are any. */
-export function planProbe({ layouts }: Pick<Network, "layouts">, mtu: number, neighbours: string[]) {
+/**
+ * From the runner to the hub, full-size in each family; and to other runners: to each one with a direct route, or else, by the hub, to one of a few in
+ * each family.
+ */
+export function planProbe(
+  { layouts }: Pick<Network, "layouts">,
+  mtu: number,
+  neighbours: string[],
+  peers: MeshPeer[],
+): Probe {
   const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
+  const routed = peers.filter(({ isRouted }) => isRouted);
+  const others = layouts.map((layout) =>
+    routed.length > 0
+      ? routed.map(({ id }) => [runnerLayout(layout, id).gateway])
+      : [neighbours.filter((ip) => familyOfIp(ip) === layout.family)],
+  );
   return {
     role: "runner",
     script: layouts.map(({ family, hubIp }) => ping(hubIp, mtu - headers(family))).join("\n"),
     shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${targets}`,
-    more: layouts.flatMap(({ family }) => {
-      const others = neighbours.filter((ip) => familyOfIp(ip) === family);
-      return others.length > 0 ? [neighbourProbe(others)] : [];
-    }),
+    others: { groups: others.flat().filter((group) => group.length > 0), reachableFrom: "hub" },
   };
 }
 
-/** At least one of a few other runners answers, if one answers to the hub. */
-function neighbourProbe(addresses: string[]) {
-  const pings = [...addresses, ...addresses].map((ip) => `ping -c 1 -W 1 ${ip}`).join(" || ");
-  const script = `{ ${pings}; } >/dev/null 2>&1`;
-  return {
-    script,
-    shows: `packets from the runner to other runners (${addresses.join(", ")}), which the hub reaches,`,
-    unlessFails: { role: "hub", script },
-  };
-}
+/** Pings all at once, and prints those that do not answer. */
+export const renderPings = (addresses: string[]): string =>
+  `for ip in ${addresses.join(" ")}; do { ping -c 1 -W 1 $ip || ping -c 1 -W 1 $ip || echo $ip >&3; } >/dev/null 2>&1 & done 3>&1; wait`;
 
 /** Over the mesh device, to all peers at once. Prints the ids of those that answer. */
 export function renderPeerProbes(

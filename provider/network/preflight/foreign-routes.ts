@@ -1,9 +1,9 @@
 import { type Family, familyRange, overlaps, parseRange, subnetOf, type ValueRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
-import { findLostTunnels, isAdoptableRoute } from "../diff/ownership";
-import { isOurRoute } from "../kinds/route";
+import { findLostTunnels, isAdoptableRoute, unlistedOwners } from "../diff/ownership";
+import { isOurRoute, toRouteItem } from "../kinds/route";
 import type { Facts, OtherTableRoute, RouteFact, RoutingRuleFact } from "../model/facts";
-import type { DesiredState, Item, Route } from "../model/items";
+import { type DesiredState, type Item, itemKey, type Route } from "../model/items";
 import { quoteCommand } from "../render/shell";
 
 /**
@@ -61,6 +61,8 @@ export const isOverlayRoute = (item: Item): item is Route => item.kind === "rout
 interface OwnRouting {
   devices: Map<string, ValueRange[]>;
   metrics: Map<string, number>;
+  /** Keys of our routes. Absent: records are lost, so that any with our protocol number can be ours. */
+  routes?: Set<string>;
 }
 
 /** The metric that the kernel gives to a route without one, and to the route to a device's own subnet. */
@@ -86,8 +88,13 @@ function ownRouting(
     devices.get(item.dev)?.push(parseRange(subnet)!);
     metrics.set(subnet, SUBNET_METRIC[item.address.includes(":") ? 6 : 4]);
   }
-  return { devices, metrics };
+  if (unlistedOwners([], facts).length > 0) return { devices, metrics };
+  return { devices, metrics, routes: new Set(all.filter(isOverlayRoute).map(itemKey)) };
 }
+
+/** The protocol number alone is no proof: a route that no owner lists takes packets away like any other. */
+const isListedRoute = (route: RouteFact, { routes }: OwnRouting): boolean =>
+  isOurRoute(route) && (routes?.has(itemKey(toRouteItem(route))) ?? true);
 
 const isWithin = (inner: ValueRange, outer: ValueRange): boolean =>
   outer.first <= inner.first && inner.last <= outer.last;
@@ -104,7 +111,7 @@ function takesOverlayPackets(
   own: OwnRouting,
 ): boolean {
   const to = routeRange(route);
-  if (isOurRoute(route) || route.table !== undefined || route.family !== item.family) return false;
+  if (route.table !== undefined || route.family !== item.family || isListedRoute(route, own)) return false;
   if (!to || !isWithin(to, range) || isOfOwnDevice(route, to, own)) return false;
   if (desired.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be adopted
   if (desired.adopt && route.dst === item.dst && isAdoptableRoute(item, route)) return false;
@@ -184,6 +191,7 @@ function describeRule({ family, priority, from, to, iif, action }: RoutingRuleFa
 
 function describeRoute(route: RouteFact | OtherTableRoute, range: string): ForeignRoute {
   const table = "tableName" in route ? ` table ${route.tableName}` : "";
-  const text = `${route.text ?? route.dst}${table}`;
+  const { dst, protocol } = route;
+  const text = `${route.text ?? `${dst} proto ${protocol}`}${table}`;
   return { kind: "route", range, text, remedy: quoteCommand(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
 }

@@ -4,7 +4,7 @@ import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import type { ReadBack } from "../kinds/kind";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
 import type { Facts, FactsPart, LinkFact, ServiceFact, SshPath } from "../model/facts";
-import type { DesiredState, Link } from "../model/items";
+import type { DesiredState, Item, Link } from "../model/items";
 import {
   BOOT_SCRIPT,
   deviceSysctl,
@@ -195,20 +195,29 @@ export function parseFacts(text: string): Facts {
     const name = part.slice(0, end);
     if (isFactsPart(name)) READERS[name](facts, part.slice(end + 1).trim());
   }
-  for (const { items } of facts.records) for (const item of items) if (item.kind === "link") undoRename(item, facts);
+  for (const { items } of facts.records)
+    for (const item of items) if (item.kind === "link") undoRename(item, items, facts);
   return facts;
 }
 
-/** A device of ours that was renamed keeps its MAC, or its key and port. It gets the name in its record here, so that it, its addresses and its ports are recognized. */
-function undoRename({ name, mac, type, wireguard }: Link, facts: Facts): void {
+/**
+ * A device of ours that was renamed keeps its MAC, or its key and port; that of a process, which `wg` knows by its first name alone, the addresses of its
+ * record. It gets the name in its record here, so that it, its addresses and its ports are recognized.
+ */
+function undoRename({ name, mac, type, wireguard }: Link, recorded: Item[], facts: Facts): void {
   if (facts.links.has(name)) return;
-  const isSame = (link: LinkFact): boolean =>
-    mac === undefined
-      ? wireguard !== undefined &&
-        link.wireguard?.publicKey === wireguard.publicKey &&
-        link.wireguard?.port === wireguard.port
-      : link.mac === mac;
-  const [found] = [...facts.links].filter(([, link]) => isSame(link) && hasLinkType(type, link.type));
+  const isSame = (present: string, link: LinkFact): boolean => {
+    if (mac !== undefined || wireguard === undefined) return link.mac === mac;
+    if (link.type === "tun")
+      return recorded.some(
+        (item) => item.kind === "address" && item.dev === name && facts.addresses.has(`${item.address} ${present}`),
+      );
+    return link.wireguard?.publicKey === wireguard.publicKey && link.wireguard?.port === wireguard.port;
+  };
+  const names = new Set(recorded.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
+  const [found] = [...facts.links].filter(
+    ([present, link]) => !names.has(present) && hasLinkType(type, link.type) && isSame(present, link),
+  );
   if (!found) return;
   const [present, link] = found;
   facts.links.delete(present);

@@ -2,14 +2,14 @@ import type { Facts, PeerFact, WireguardFact } from "../model/facts";
 import { KEY_FILES, publicKey } from "../model/record";
 
 /**
- * What `wg` prints about a host. It prints private keys with `dump` and `showconf` alone, which are not used. A device whose process does not
- * answer is not among them. `wg show all endpoints` omits the device from all lines but the first.
+ * What `wg` prints about a host. It prints private keys with `dump` and `showconf` alone, which are not used, and of preshared keys only whose they are
+ * leaves the host. A device whose process does not answer is not among them. `wg show all endpoints` omits the device from all lines but the first.
  */
 const FIELDS = ["public-key", "listen-port", "allowed-ips", "endpoints", "persistent-keepalive"] as const;
 
 export const WIREGUARD_SCRIPT = [
   "if command -v wg >/dev/null; then echo '@@ wg'",
-  `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; echo "= $d threaded"; cat "/sys/class/net/$d/threaded" 2>/dev/null; done`,
+  `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; echo "= $d preshared"; wg show "$d" preshared-keys 2>/dev/null | awk '$2 != "(none)" { print $1 }'; echo "= $d threaded"; cat "/sys/class/net/$d/threaded" 2>/dev/null; done`,
   `echo '@@ keys'; for f in ${KEY_FILES}; do [ ! -f "$f" ] || echo "$f $(wg pubkey <"$f" 2>/dev/null)"; done`,
   "echo '@@ proxies'; ip neigh show proxy",
   "fi",
@@ -77,6 +77,7 @@ function readPeer(peer: PeerFact, field: string, text: string): void {
       .filter((range) => /^[0-9a-f.:]+\/\d+$/.test(range))
       .sort();
   else if (field === "endpoints" && /^(\[[0-9a-f.:]+\]|[0-9.]+):\d+$/.test(text)) peer.endpoint = text;
+  else if (field === "preshared") peer.hasPresharedKey = true;
   else if (field === "persistent-keepalive") peer.keepalive = text === "off" ? 0 : Number(text);
 }
 

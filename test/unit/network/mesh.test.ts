@@ -3,6 +3,7 @@ import { parseLayout } from "../../../provider/addressing/layout";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { type Item, itemKey } from "../../../provider/network/model/items";
 import { planRunner, type Underlay } from "../../../provider/network/plan/hub";
+import { planProbe } from "../../../provider/network/plan/probes";
 import type { MeshPeer } from "../../../provider/network/plan/tunnels/tunnel";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
@@ -75,6 +76,40 @@ test.each([
 ])("another runner of which %s", (_, peer, items) => {
   const base = new Set(added([]).map(itemKey));
   expect(added([peer]).filter((item) => !base.has(itemKey(item)))).toEqual(items);
+});
+
+test.each([
+  ["each peer with a direct route must answer, in each family", [other], [["10.128.128.1"], ["fd00:128:0:2::1"]]],
+  ["without direct routes one of those that the hub has", [{ ...other, isRouted: false }], [["10.128.192.1"]]],
+  ["on a host without others nothing", undefined, []],
+] as const)("in a probe of a runner %s", (_, peers, groups) => {
+  const { others } = planProbe(network, 1420, peers ? ["10.128.192.1"] : [], peers ? [...peers] : []);
+  expect(others).toEqual({ groups, reachableFrom: "hub" });
+});
+
+test("a device of a process that was renamed is known by its address, because wg knows it by its first name alone", () => {
+  const record = {
+    uid: "0123456789abcdef",
+    owner: "o",
+    network: "training",
+    store: "0123456789abcdef",
+    items: plan([]),
+  };
+  const tun = (ifname: string, local: string) => ({
+    ...{ ifname, flags: ["UP"], mtu: 1440, linkinfo: { info_kind: "tun" } },
+    addr_info: [{ local, prefixlen: 32 }],
+  });
+  const answer = [
+    "@@ ip",
+    JSON.stringify([tun("other0", "10.128.64.1"), tun("theirs", "10.9.9.9"), tun("vxkrM0", "10.128.64.1")]),
+    recordFiles({ "/var/lib/overlay/training/0123456789abcdef.json": JSON.stringify(record) }),
+  ].join("\n");
+  const { links } = parseFacts(answer);
+  expect([...links].map(([name, { renamedTo }]) => [name, renamedTo])).toEqual([
+    ["theirs", undefined],
+    ["vxkrM0", undefined],
+    ["vxkrW0", "other0"],
+  ]);
 });
 
 test("the tunnel to the hub is not taken for a renamed mesh device, although both have the same key", () => {

@@ -121,7 +121,7 @@ test("a runner answers for the hub on its bridge, and rejects the range without 
 });
 
 test("probes wait for a second handshake, because the first ones of both ends may cross", () => {
-  const { script } = planProbe({ layouts: [parseLayout("10.128.0.0/12/6/14")] }, 1440, []);
+  const { script } = planProbe({ layouts: [parseLayout("10.128.0.0/12/6/14")] }, 1440, [], []);
   expect(script).toBe(
     "for i in 1 2 3 4 5 6 7; do ping -c 1 -W 1 -M do -s 1412 10.128.0.1 >/dev/null 2>&1 && break; [ $i -lt 7 ] && sleep 0.2 || exit 1; done",
   );
