@@ -43,59 +43,65 @@ describe.each([false, true])("with strict reverse path filtering: %s", (strict) 
   });
 });
 
-describe.each([false, true])("another VNI and UDP port, with strict reverse path filtering: %s", (strict) => {
-  let live: LiveTunnels;
-  beforeAll(async () => {
-    live = await LiveTunnels.up({}, strict);
-  });
-  afterAll(async () => {
-    await live?.lab.down();
-  });
+describe.each([false, true])(
+  "another VNI and UDP port, with strict reverse path filtering: %s",
+  {
+    timeout: 180_000,
+  },
+  (strict) => {
+    let live: LiveTunnels;
+    beforeAll(async () => {
+      live = await LiveTunnels.up({}, strict);
+    });
+    afterAll(async () => {
+      await live?.lab.down();
+    });
 
-  const numbers = (host: string, device: string) =>
-    must(live.lab, host, `ip -d link show ${device} | grep -oE 'vxlan id [0-9]+|dstport [0-9]+' | tr '\\n' ' '`);
+    const numbers = (host: string, device: string) =>
+      must(live.lab, host, `ip -d link show ${device} | grep -oE 'vxlan id [0-9]+|dstport [0-9]+' | tr '\\n' ' '`);
 
-  test.each([
-    ["a VNI", { vniBase: 300 }, "vxlan id 301 dstport 4789"],
-    ["a UDP port", { vniBase: 300, vxlanPort: 4790 }, "vxlan id 301 dstport 4790"],
-    ["both, as before", {}, "vxlan id 101 dstport 4789"],
-  ])("no packet is lost with %s", async (_, network, expected) => {
-    expect(await live.lostDuring(() => live.put(network))).toEqual({});
-    for (const host of ["hub", "r1"]) expect(await numbers(host, "vxkr1")).toBe(expected);
-    expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
-    expect(await live.devices("r1")).toBe("vxkr1");
-    expect(await live.drift()).toEqual([]);
-  });
+    test.each([
+      ["a VNI", { vniBase: 300 }, "vxlan id 301 dstport 4789"],
+      ["a UDP port", { vniBase: 300, vxlanPort: 4790 }, "vxlan id 301 dstport 4790"],
+      ["both, as before", {}, "vxlan id 101 dstport 4789"],
+    ])("no packet is lost with %s", async (_, network, expected) => {
+      expect(await live.lostDuring(() => live.put(network))).toEqual({});
+      for (const host of ["hub", "r1"]) expect(await numbers(host, "vxkr1")).toBe(expected);
+      expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+      expect(await live.devices("r1")).toBe("vxkr1");
+      expect(await live.drift()).toEqual([]);
+    });
 
-  test("nor where a workload has cached an ICMP redirect", async () => {
-    await live.learnRedirect();
-    expect(await live.lostDuring(() => live.put({ vniBase: 300, vxlanPort: 4790 }))).toEqual({});
-  });
+    test("nor where a workload has cached an ICMP redirect", async () => {
+      await live.learnRedirect();
+      expect(await live.lostDuring(() => live.put({ vniBase: 300, vxlanPort: 4790 }))).toEqual({});
+    });
 
-  test.each([1, 2, 3, 4, 5, 6, 7, 8, 9])(
-    "killed after %i changes of hosts: the next up finishes, and nothing is lost",
-    async (n) => {
+    test.each([1, 2, 3, 4, 5, 6, 7, 8, 9])(
+      "killed after %i changes of hosts: the next up finishes, and nothing is lost",
+      async (n) => {
+        const act = async () => {
+          await live.putKilled(n, { vniBase: 500 + 100 * n });
+          await live.put({ vniBase: 500 + 100 * n }, ["r1"]);
+        };
+        expect(await live.lostDuring(act)).toEqual({});
+        expect(await live.devices("r1")).toBe("vxkr1");
+        expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
+      },
+    );
+
+    test.each([2, 4, 6, 8])("killed after %i changes, and declared as before", async (n) => {
+      await live.put({ vniBase: 1500 });
       const act = async () => {
-        await live.putKilled(n, { vniBase: 500 + 100 * n });
-        await live.put({ vniBase: 500 + 100 * n }, ["r1"]);
+        await live.putKilled(n, { vniBase: 1600, vxlanPort: 4791 });
+        await live.put({ vniBase: 1500 });
       };
       expect(await live.lostDuring(act)).toEqual({});
-      expect(await live.devices("r1")).toBe("vxkr1");
       expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
-    },
-  );
-
-  test.each([2, 4, 6, 8])("killed after %i changes, and declared as before", async (n) => {
-    await live.put({ vniBase: 1500 });
-    const act = async () => {
-      await live.putKilled(n, { vniBase: 1600, vxlanPort: 4791 });
-      await live.put({ vniBase: 1500 });
-    };
-    expect(await live.lostDuring(act)).toEqual({});
-    expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
-    expect(await live.drift()).toEqual([]);
-  });
-});
+      expect(await live.drift()).toEqual([]);
+    });
+  },
+);
 
 describe("an up that does not finish", () => {
   let live: LiveTunnels;

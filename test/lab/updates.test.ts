@@ -14,7 +14,7 @@ afterAll(async () => {
   await live?.lab.down();
 });
 
-test.each(UPDATES)("$name", async ({ effect, before, act, after }) => {
+test.each(UPDATES)("$name", { timeout: 180_000 }, async ({ effect, before, act, after }) => {
   await before?.(live.lab);
   const devices = await live.devices();
   const { lost } = await lossDuring(live.lab, PING, () => act(live));
