@@ -225,11 +225,12 @@ const CONFIG = {
   firstIp: z.string(),
   lastIp: z.string(),
   usableIps: count.describe("Without the range from which Docker picks by itself."),
+  tunnel: text.describe("`vxlan`, or `wireguard`: that needs keys of hub and runner, too, which only an up exchanges."),
   vni: whole,
   vxlanPort: whole,
   mtu: z
     .union([whole, z.literal("auto")])
-    .describe("`auto`: that of the network below, less 50 over IPv4 and 70 over IPv6."),
+    .describe("`auto`: that of the underlay, less 50 over IPv4 and 70 over IPv6; with WireGuard 60 and 80."),
   masquerade: z.boolean(),
   hub: text.describe("The host of the hub, as SSH reaches it."),
   hubUnderlayIp: text.describe("Where tunnels end; default the address of `hub`."),

@@ -143,6 +143,7 @@ export async function describeRunnerConfig(context: Context, input: RunnerInput)
     ...runnerValues(network, overrides, id),
     ...(hub !== undefined && { hub }),
     ...(network.hubUnderlayIp !== undefined && { hubUnderlayIp: network.hubUnderlayIp }),
+    tunnel: network.tunnel,
     vxlanPort: network.vxlanPort,
     mtu: overrides.mtu ?? network.mtu,
     masquerade: overrides.masquerade ?? network.masquerade,

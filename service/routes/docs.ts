@@ -14,7 +14,8 @@ Errors are \`application/problem+json\` (RFC 9457). Not listed with each operati
 is 405 and names the others in \`Allow\`, and a request whose headers are malformed or arrive too slowly is 400 or 408.
 
 To try operations out, paste an access token under *Authorize*: \`overlayctl access create NAME --scope admin\` prints one. The examples work as they stand,
-in their order, where the service runs with \`--demo\`. Each operation names the scope that its access token needs; \`admin\` includes all others. The protocol of stacks that use the service as their store
+in their order, where the service runs with \`--demo\`; \`ipr1.KEY.PAYLOAD.MAC\` and the id of a webhook are to be replaced by those that an earlier answer had,
+and the stream of events is shown by curl, not by this page. Each operation names the scope that its access token needs; \`admin\` includes all others. The protocol of stacks that use the service as their store
 (\`/api/pool/v1\`) is not described here: it is internal, and its only client is this package.`;
 
 /** The page loads and calls nothing but this service. */

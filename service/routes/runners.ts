@@ -45,7 +45,7 @@ export const runnerRoutes: RouteGroup = (app, { limits }) => {
     config: { scope: "read", failures: [404] },
     schema: {
       operationId: "showRunner",
-      summary: "All that a machine needs to configure itself as a runner.",
+      summary: "All that a machine needs to configure itself as a runner with VXLAN.",
       params: runnerParams,
       querystring: runnerFields,
       response: { 200: configAnswer },

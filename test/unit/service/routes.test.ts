@@ -246,6 +246,7 @@ describe("runners", () => {
       runnerName: "node1",
       runnerId: 1,
       gateway: "10.128.64.1",
+      tunnel: "vxlan",
       vni: 101,
       vxlanPort: 4789,
       hub: "192.0.2.1",
