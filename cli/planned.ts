@@ -162,13 +162,18 @@ const preview = z.looseObject({
   steps: z.array(
     z.looseObject({ op: z.string(), urn: z.string(), oldState: stepState.optional(), newState: stepState.optional() }),
   ),
+  diagnostics: z.array(z.looseObject({ severity: z.string(), message: z.string() })).default([]),
 });
 
 /** `pulumi preview --json` has the state after an up; `pulumi stack export` the present one, and the plan is then the repair of drift. */
 export async function readPlanned(file: string): Promise<PlannedResource[]> {
   const text = await readInput(file);
   const parsed = preview.safeParse(parseEmbeddedJson(text));
-  if (parsed.success) return parsed.data.steps.flatMap(planFromStep);
+  if (parsed.success) {
+    const failure = parsed.data.diagnostics.find(({ severity }) => severity === "error");
+    if (failure) throw failedPreviewError(failure.message);
+    return parsed.data.steps.flatMap(planFromStep);
+  }
   if (text.includes('"deployment"')) return planFromExport(file, text);
   throw new OverlayError(
     "INPUT_INVALID",
@@ -176,6 +181,17 @@ export async function readPlanned(file: string): Promise<PlannedResource[]> {
     "Pipe one of these to `overlayctl plan`, or give a file with its output.",
   );
 }
+
+/** It has the resources up to the error only. */
+const failedPreviewError = (message: string): OverlayError =>
+  new OverlayError(
+    "PLAN_INCOMPLETE",
+    `The preview failed: ${message
+      .trim()
+      .replace(/^error: /, "")
+      .replace(/\.$/, "")}.`,
+    "Correct the program, and plan its next preview.",
+  );
 
 /** There may be warnings before and after the JSON. */
 const parseEmbeddedJson = (text: string): unknown =>
