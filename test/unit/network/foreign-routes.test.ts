@@ -42,6 +42,12 @@ test.each<[string, Item[], ReturnType<typeof facts>, string[]]>([
     ["10.128.128.7 dev eth1 proto static scope link metric 5", "blackhole 10.129.0.0/16"],
   ],
   [
+    "one with our protocol number that no owner lists",
+    onRunner,
+    facts(4, [{ dst: "10.128.128.0/18", dev: "vxkrM0", protocol: "183" }]),
+    ["10.128.128.0/18 proto 183"],
+  ],
+  [
     "one with several next hops",
     onRunner,
     facts(4, [{ dst: "10.128.128.0/18", nexthops: [{ ...via, weight: 2 }, { dev: "tun0" }] }]),

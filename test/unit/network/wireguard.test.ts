@@ -1,9 +1,10 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
+import { isProvenLink } from "../../../provider/network/diff/ownership";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { appliesToHost, diffItems, formatDifference } from "../../../provider/network/kinds";
 import { threadedWarnings } from "../../../provider/network/kinds/wireguard";
-import type { DesiredState, Item } from "../../../provider/network/model/items";
+import type { DesiredState, Item, Link } from "../../../provider/network/model/items";
 import { renderBootScript } from "../../../provider/network/plan/boot";
 import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../../provider/network/plan/hub";
 import { planProbe, renderPeerProbes } from "../../../provider/network/plan/probes";
@@ -127,6 +128,33 @@ test("probes wait for a second handshake, because the first ones of both ends ma
   );
   const peer = { id: 2, underlayIp: "192.0.2.12", port: 51822, publicKey: OTHER_KEY, isRouted: false };
   expect(renderPeerProbes(network(), 1440, [peer])).toContain("for i in 1 2 3 4 5 6 7; do");
+});
+
+test.each([
+  [
+    "with our port and an address for probes is ours, although the host has lost its key with its records",
+    51820,
+    "fe80::1:1",
+    true,
+  ],
+  ["with another port is not", 51821, "fe80::1:1", false],
+  ["with another address is not", 51820, "fe80::2", false],
+])("a device of our name %s", (_, port, local, expected) => {
+  const link: Link = {
+    ...{ kind: "link", name: "vxkrW0", type: "wireguard" },
+    wireguard: {
+      port: 51820,
+      keyFile: "/var/lib/overlay/training/tunnel.key",
+      publicKey: HUB_KEY,
+      local: "192.0.2.11",
+    },
+  };
+  const device = {
+    ...{ ifname: "vxkrW0", flags: ["UP"], mtu: 1440, linkinfo: { info_kind: "tun" } },
+    addr_info: [{ local, prefixlen: 64 }],
+  };
+  const wg = `@@ wg\n= vxkrW0 public-key\n${OTHER_KEY}\n= vxkrW0 listen-port\n${port}`;
+  expect(isProvenLink(link, parseFacts(`@@ ip\n${JSON.stringify([device])}\n[]\n[]\n${wg}`))).toBe(expected);
 });
 
 test("IPv6 inside and outside", () => {
