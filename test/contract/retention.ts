@@ -36,13 +36,13 @@ export function retentionContract(engine: Engine): void {
       const random = vi.spyOn(Math, "random").mockReturnValue(0);
       await pool.touch("pool/p", held.leaseId);
       await pool.offer(by("late", { names: ["host/d"] }));
-      await vi.waitFor(async () => expect(await count()).toEqual([7, 2, 1]));
+      await vi.waitFor(async () => expect(await count()).toEqual([7, 2, 1]), { timeout: 20_000 });
 
       // The offer was for an hour.
       pass(2 * 3600);
       await createPool(pool, { ...small, name: "pool/fourth" });
       await pool.touch("pool/p", held.leaseId);
-      await vi.waitFor(async () => expect(await count()).toEqual([3, 1, 0]));
+      await vi.waitFor(async () => expect(await count()).toEqual([3, 1, 0]), { timeout: 20_000 });
       random.mockReturnValue(0.99);
       expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["held"]);
       expect(await pool.fsck()).toEqual([]);
