@@ -283,7 +283,7 @@ test("a host without a key for WireGuard; what the plan does not have of a mesh 
   expect([second.code, second.stderr]).toEqual([
     1,
     expect.stringContaining(
-      `${lacks}in the mesh of network private, the peers and direct routes that change with p2, on p2 (${r2}), p1 (${r1}).`,
+      `${lacks}in the mesh of network private, the peers and direct routes that change with p2, on p1 (${r1}), p2 (${r2}).`,
     ),
   ]);
   const left = await planAll(step("delete", "RunnerSubnet", stack.props("RunnerSubnet", "p1")));

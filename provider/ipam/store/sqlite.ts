@@ -3,7 +3,16 @@ import { newPoolRow, type PoolRow } from "../decide/rows";
 import { type BootTime, bootTime, type NotedTime, timeByNote } from "./clock";
 import { Found } from "./queries";
 import { epochs, events, freeRanges, pools, store, TABLES } from "./schema";
-import { askFor, createText, type Dialect } from "./sql";
+import {
+  type Ask,
+  askFor,
+  columnNames,
+  createText,
+  type Dialect,
+  expand,
+  onConflict,
+  type Statement as Search,
+} from "./sql";
 import {
   canWrite,
   type Database,
@@ -16,11 +25,11 @@ import {
   refuseOpenMode,
   rejectNetworkFileSystem,
   type SqliteModule,
+  type Statement,
   translateError,
   WriteAheadLog,
   walIsSafe,
 } from "./sqlite-file";
-import { Statements } from "./sqlite-statements";
 import {
   type Changes,
   type ClockFinding,
@@ -40,7 +49,7 @@ import {
   type Transaction,
   unknownLayout,
 } from "./store";
-import type { Stored } from "./table";
+import type { Stored, Table } from "./table";
 import { retry } from "./transact";
 import { writesOf } from "./writes";
 
@@ -324,3 +333,47 @@ class SqliteTransaction implements Transaction {
 
 const HEAD = `SELECT {store.*}, clock.at AS noted_at, clock.boot, clock.uptime
   FROM {store} AS store LEFT JOIN clock ON clock.one = 1 WHERE store.one = 1`;
+
+/** Prepared once, and kept. */
+class Statements {
+  readonly #prepared = new Map<string | Search | Table, Statement>();
+
+  constructor(private readonly db: Database) {}
+
+  #get(key: string | Search | Table, text: () => string): Statement {
+    let found = this.#prepared.get(key);
+    if (!found) {
+      found = this.db.prepare(expand(text(), ""));
+      this.#prepared.set(key, found);
+    }
+    return found;
+  }
+
+  of(text: string): Statement {
+    return this.#get(text, () => text);
+  }
+
+  find({ statement, values }: Ask): Stored[] {
+    return this.#get(statement, () => findText(statement)).all(...values) as Stored[];
+  }
+
+  put<R extends object>(table: Table<R>, row: R): void {
+    this.#get(table, () => putText(table)).run(...table.encode(row, JSON.stringify));
+  }
+
+  /** Returns whether it was there. */
+  delete<R extends object>(table: Table<R>, row: R): boolean {
+    const { name, key } = table;
+    const text = () => `DELETE FROM ${name} WHERE ${key.map((column) => `${column} = ?`).join(" AND ")}`;
+    return Number(this.#get(`delete ${name}`, text).run(...table.keyOf(row)).changes) > 0;
+  }
+}
+
+const putText = (table: Table): string =>
+  `INSERT INTO ${table.name} (${columnNames(table)}) VALUES (${table.columns.map(() => "?").join(", ")}) ${onConflict(table)}`;
+
+/** With numbers for the names of parameters. SQLite plans a statement anew each time a parameter alone is its limit. */
+const findText = ({ text, parameters }: Search): string =>
+  text
+    .replaceAll("LIMIT :", "LIMIT 0 + :")
+    .replace(/:(\w+)/g, (_, name: string) => `?${Object.keys(parameters).indexOf(name) + 1}`);

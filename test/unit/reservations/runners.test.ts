@@ -38,6 +38,7 @@ describe("the configuration of a runner", () => {
     lastIp: "10.10.1.191",
     usableIps: 190,
     vni: 101,
+    tunnel: "vxlan",
     vxlanPort: 4789,
     mtu: "auto",
     masquerade: true,
