@@ -3,8 +3,8 @@ import type { OverlayError } from "../provider/errors";
 import { diffItems, formatDifference } from "../provider/network/kinds";
 import { NO_ANSWER } from "../provider/network/kinds/wireguard";
 import type { Facts } from "../provider/network/model/facts";
-import type { HostRecord, Item, Link } from "../provider/network/model/items";
-import { isMeshDevice } from "../provider/network/plan/tunnels/wireguard-mesh";
+import type { HostRecord, Item, Link, Route } from "../provider/network/model/items";
+import { isMeshDevice } from "../provider/network/plan/tunnels/mesh";
 import { describeForeign, excludeForeign } from "../provider/network/preflight/foreign";
 import { requireWord } from "../provider/network/render/shell";
 
@@ -60,19 +60,26 @@ const linkIn = ({ items }: HostRecord, type: Link["type"]): Link | undefined =>
 
 const tunnelsIn = ({ uid, items }: HostRecord): [uid: string, Tunnel][] =>
   items.flatMap((item): [string, Tunnel][] => {
-    if (item.kind === "link" && item.vxlan) return [[uid, item.vxlan]];
+    if (item.kind === "link" && item.vxlan && !isMeshDevice(item.name)) return [[uid, item.vxlan]];
     const isHubTunnel = item.kind === "wgpeer" && !isMeshDevice(item.dev);
     return isHubTunnel ? [[uid, { remote: item.endpoint.ip, port: item.endpoint.port }]] : [];
   });
 
 const directTunnelsIn = ({ items }: HostRecord): DirectTunnel[] => {
-  const routed = new Set(items.flatMap((item) => (item.kind === "route" ? [`${item.dev} ${item.dst}`] : [])));
-  return items.flatMap((item) => {
-    if (item.kind !== "wgpeer" || !isMeshDevice(item.dev)) return [];
-    const subnets = item.allowedIps.filter((range) => routed.has(`${item.dev} ${range}`));
-    return subnets.length > 0 ? [{ remote: item.endpoint.ip, port: item.endpoint.port, subnets }] : [];
+  const routes = items.filter((item) => item.kind === "route" && isMeshDevice(item.dev ?? "")) as Route[];
+  const links = items.filter((item): item is Link => item.kind === "link");
+  const portOf = (dev: string): number => links.find(({ name }) => name === dev)?.vxlan?.port ?? 0;
+  const tunnels = items.flatMap((item): DirectTunnel[] => {
+    const subnets = routes.filter((route) => leadsTo(item, route)).map(({ dst }) => dst);
+    if (item.kind === "vxpeer") return [{ remote: item.remote, port: portOf(item.dev), subnets }];
+    return item.kind === "wgpeer" ? [{ remote: item.endpoint.ip, port: item.endpoint.port, subnets }] : [];
   });
+  return tunnels.filter(({ subnets }) => subnets.length > 0);
 };
+
+const leadsTo = (peer: Item, { dst, via, dev }: Route): boolean =>
+  (peer.kind === "vxpeer" && peer.dev === dev && peer.ip === via) ||
+  (peer.kind === "wgpeer" && peer.dev === dev && peer.allowedIps.includes(dst));
 
 /** The first of each family. Records of runners add addresses on the hub's device, which other runners of a mesh do not reach. */
 function addressesOn(dev: string, { items }: HostRecord): string[] {

@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError, Option } from "commander";
-import { MESHES, TOPOLOGIES, type Topology, TUNNELS, type TunnelName } from "../provider/network/plan/tunnels";
+import { TOPOLOGIES, type Topology, TUNNELS, type TunnelName } from "../provider/network/plan/tunnels";
 import { networkSettings, toNetwork } from "../provider/resources/network-settings";
 import { wholeNumber } from "./command";
 import { Output } from "./output";
@@ -22,8 +22,6 @@ export const simulateCommand = (): Command =>
     .addOption(new Option("--topology <name>", "the network's topology").choices([...TOPOLOGIES]).default("hub"))
     .option("--json", "print one JSON object per line")
     .action(({ runners, tunnel, topology, json }: Options) => {
-      if (topology === "mesh" && !(tunnel in MESHES))
-        throw new InvalidArgumentError(`--topology mesh needs --tunnel ${Object.keys(MESHES).join(" or ")}.`);
       const started = performance.now();
       const { hub, planned, allRunners, changedByOneMore } = simulate(networkOf(runners, tunnel), topology, runners);
       const seconds = (performance.now() - started) / 1000;

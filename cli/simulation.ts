@@ -89,7 +89,7 @@ function planHost(network: Network, host: string, underlay: Underlay, owners: It
   const steps = planSteps(states, facts);
   const records = states.map(({ record, items }) => ({ ...record, items: items.map(toRecordItem) }));
   const count = (...kinds: Item["kind"][]): number => steps.filter(({ item }) => kinds.includes(item.kind)).length;
-  const peers = count("wgpeer");
+  const peers = count("wgpeer", "vxpeer");
   return {
     host,
     devices: count("link"),
@@ -99,7 +99,7 @@ function planHost(network: Network, host: string, underlay: Underlay, owners: It
     rules: count("rule", "jump"),
     objects: steps.length,
     scriptBytes: Buffer.byteLength(renderChange(steps, records)),
-    handshakesPerSecond: peers / REKEY_SECONDS,
+    handshakesPerSecond: count("wgpeer") / REKEY_SECONDS,
   };
 }
 

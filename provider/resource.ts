@@ -124,6 +124,8 @@ export interface HostDefinition<Props> {
 export interface MeshDefinition<Props> {
   /** The pool whose leases are the runners; undefined: it sends only to the hub. */
   pool(props: Props): string | undefined;
+  /** Runners with another tunnel send to each other by the hub; so does one whose own ends change, meanwhile. */
+  ends(props: Props): { tunnel: TunnelEnd["tunnel"] } & Record<string, string | number>;
   /** A script that prints the ids of the peers to which data passes directly. */
   probe(props: Props, underlays: Underlays, peers: MeshPeer[]): string;
 }
@@ -255,7 +257,7 @@ export const targetsOf = ({ host }: Definition, props: Record<string, unknown>):
 export type Underlays = Record<string, Underlay>;
 
 export interface TunnelChange<Props> {
-  /** The properties with the former tunnel, and with the new one. */
+  /** The properties with the former tunnel, and with the new one, without direct routes of a mesh. */
   former: Props;
   target: Props;
   /** More items, while a host has both tunnels. */

@@ -262,6 +262,16 @@ export const deviceMac = (
 export const temporaryVni = (network: string, runnerId: number): number =>
   sha256Of(network, runnerId, "temporary").readUIntBE(0, 3);
 
+/**
+ * That of a runner's VXLAN device in a mesh, unique among the runners of a network. It has no letters: rules name it, and versions of
+ * iptables-save print them in upper or in lower case.
+ */
+export function meshMac(network: string, runnerId: number): string {
+  const hash = sha256Of(network, "mesh").readUIntBE(0, 4) % 100_000;
+  const digits = `02${String(hash).padStart(5, "0")}${String(runnerId).padStart(5, "0")}`;
+  return digits.match(/../g)!.join(":");
+}
+
 /** The number of a network's routing table on its runners, far from the numbers that administrators use. */
 export const routingTableId = (network: string): number => 0xb7000000 + sha256Of(network).readUIntBE(0, 3);
 

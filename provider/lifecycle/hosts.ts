@@ -14,7 +14,7 @@ import { type Definition, type TargetHost, type TunnelChange, targetsOf, type Un
 import { importContainerLeases } from "./container-leases";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
-import { findPeers, type Peer } from "./mesh-peers";
+import { findPeers, meshPool, type Peer } from "./mesh-peers";
 import { findOwnersOn } from "./owners-on-host";
 import { changeTunnel, claimKey, storeTunnelEnd, type TunnelHosts } from "./tunnel";
 import type { Values } from "./values";
@@ -194,8 +194,10 @@ export async function apply(
   const changes = def.host?.tunnelChanges?.(props, tunnels, underlays) ?? [];
   const seen =
     changes.length > 0
-      ? await applyTunnelChanges(def, deps, props, changes, underlays, peers, request)
+      ? await applyTunnelChanges(def, deps, props, changes, underlays, request)
       : await applyToTargets(deps, targetsOf(def, props), planned, () => {}, checks);
+  if (changes.length > 0 && meshPool(def, props) !== undefined)
+    await applyPeers(def, deps, pool, props, owned, underlays, peers);
   deps.mesh.setPeers(owned.uid, peers);
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
@@ -250,7 +252,6 @@ async function applyTunnelChanges(
   props: Values,
   changes: TunnelChange<Values>[],
   underlays: Underlays,
-  peers: MeshPeer[],
   request: (target: TargetHost, items: Item[]) => ApplyRequest,
 ): Promise<InspectResult[]> {
   const targets = targetsOf(def, props);
@@ -268,8 +269,8 @@ async function applyTunnelChanges(
   const ends = (plan: Record<string, Item[]>) => ({ hub: plan.hub ?? [], runner: plan.runner ?? [] });
   let seen = new Map<string, InspectResult>();
   for (const [i, { former, target, transition, ...scripts }] of changes.entries()) {
-    const before = planItems(def, former, await askHosts(def, deps, former), peers);
-    const phases = planPhases(ends(before), ends(planItems(def, target, underlays, peers)), transition);
+    const before = planItems(def, former, await askHosts(def, deps, former));
+    const phases = planPhases(ends(before), ends(planItems(def, target, underlays)), transition);
     const isLast = i === changes.length - 1;
     seen = await changeTunnel(isLast ? phases : phases.slice(0, PHASES_WITH_BOTH), { ...scripts, what }, hosts);
   }

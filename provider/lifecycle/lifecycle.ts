@@ -29,7 +29,7 @@ import {
   takeOverLease,
 } from "./lease";
 import { joinMesh, leaveMesh } from "./mesh";
-import { compareRoutes, findPeers, meshPool, readDirectRoutes } from "./mesh-peers";
+import { compareRoutes, findPeers, leavesMesh, meshPool, readDirectRoutes } from "./mesh-peers";
 import { mayHaveUndeclaredBeside, refuseUndeclaredPool, warnOfUndeclaredBeside } from "./removals";
 import {
   configuredTargetsBefore,
@@ -231,7 +231,7 @@ export class Lifecycle {
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
     deps.mesh.remove(owned.owner);
-    if (meshPool(def, news) === undefined) await leaveMesh(def, deps, pool, olds, owned);
+    if (leavesMesh(def, owned, olds, news)) await leaveMesh(def, deps, pool, olds, owned);
     const kept = Object.keys(def.outputs.shape).filter((key) => !shownOutputs(def).includes(key));
     const outputs = Object.fromEntries(kept.map((key) => [key, olds[key]]));
     outputs.underlays = olds.underlays;

@@ -2,9 +2,9 @@ import { createHash } from "node:crypto";
 import { dataEntries, type Ipam, isCommitted, type Lease } from "../ipam/types";
 import type { Underlay } from "../network/plan/hub";
 import type { MeshPeer } from "../network/plan/tunnels/tunnel";
-import { readTunnelEnd } from "../network/plan/tunnels/tunnel-end";
+import { readTunnelEnd, type TunnelEnd } from "../network/plan/tunnels/tunnel-end";
 import type { Definition } from "../resource";
-import type { Values } from "./values";
+import { isEqual, type Values } from "./values";
 
 /**
  * In a mesh the other runners are peers of each runner. They follow from the leases of the network's pool. The lease of a runner
@@ -29,6 +29,11 @@ export function readDirectRoutes(lease: Pick<Lease, "data">): string[] | undefin
 
 export const idOfRoute = (route: string): number => Number(route.split(":")[0]);
 
+/** Whether it leaves the mesh, or has to join it again with another device. */
+export const leavesMesh = (def: Definition, lease: Lease, olds: Values, news: Values): boolean =>
+  readDirectRoutes(lease) !== undefined &&
+  (meshPool(def, news) === undefined || !isEqual(def.host!.mesh!.ends(olds), def.host!.mesh!.ends(news)));
+
 /** The pool whose leases are the runners of its mesh; undefined: it is in none. */
 export const meshPool = (def: Definition, props: Values): string | undefined => def.host?.mesh?.pool(props);
 
@@ -44,9 +49,10 @@ export async function findPeers(
   const leases = leaveOutCopiedKeys((await ipam.leases(pool)).filter(isCommitted), props, own);
   const mine = leases.find(({ uid }) => uid === props.uid);
   const end = own ?? (mine && readTunnelEnd(mine));
+  const { tunnel } = def.host!.mesh!.ends(props);
   const routes = new Set(mine && readDirectRoutes(mine));
   return leases.flatMap((lease) => {
-    const peer = end && lease.uid !== props.uid ? toPeer(end, lease) : undefined;
+    const peer = end && lease.uid !== props.uid ? toPeer(end, tunnel, lease) : undefined;
     return peer ? [{ ...peer, isRouted: routes.has(peer.route) }] : [];
   });
 }
@@ -61,16 +67,17 @@ function leaveOutCopiedKeys(leases: Lease[], { uid }: Values, own?: End): Lease[
   return leases.filter(({ uid: other }, i) => other === uid || keys[i] === undefined || !isCopied(keys[i], i));
 }
 
-/** undefined: it is not a member, or is being deleted. */
-function toPeer(own: End, lease: Lease): Omit<Peer, "isRouted"> | undefined {
+/** undefined: it is not a member, has another tunnel, or is being deleted. */
+function toPeer(own: End, tunnel: TunnelEnd["tunnel"], lease: Lease): Omit<Peer, "isRouted"> | undefined {
   const end = readTunnelEnd(lease);
-  if (!end?.publicKey || !readDirectRoutes(lease) || lease.deletingSince !== undefined) return undefined;
+  if (end?.tunnel !== tunnel || !readDirectRoutes(lease) || lease.deletingSince !== undefined) return undefined;
   const id = Number(lease.ranges[0]!.first);
   const ends = [own.underlayIp, own.publicKey, end.underlayIp, end.port, end.publicKey];
   const digest = createHash("sha256").update(ends.join(" ")).digest("hex").slice(0, 8);
   const { name } = dataEntries(lease);
   const { underlayIp, port, publicKey } = end;
-  return { uid: lease.uid, id, underlayIp, port, publicKey, name: String(name ?? id), route: `${id}:${digest}` };
+  const address = { underlayIp, port, ...(publicKey && { publicKey }) };
+  return { uid: lease.uid, id, ...address, name: String(name ?? id), route: `${id}:${digest}` };
 }
 
 /** What a host that has these routes lacks; empty: nothing. */

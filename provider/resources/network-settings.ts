@@ -13,10 +13,9 @@ import type { PoolSpec } from "../ipam/types";
 import { keyPath } from "../network/model/record";
 import type { DockerPlan, Network, Underlay } from "../network/plan/hub";
 import type { HostAccess, HostPort } from "../network/plan/isolation";
-import { MESHES, TOPOLOGIES, TUNNELS, type TunnelName } from "../network/plan/tunnels";
+import { TOPOLOGIES, TUNNELS, type TunnelName } from "../network/plan/tunnels";
 import type { TunnelChoice, TunnelEnd } from "../network/plan/tunnels/tunnel-end";
 import { portOf, slotOf } from "../network/plan/tunnels/wireguard";
-import { meshPort } from "../network/plan/tunnels/wireguard-mesh";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
 import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";
@@ -251,28 +250,34 @@ export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings):
 export const keyFileOf = (network: TunnelSettings & Pick<NetworkSettings, "networkName">): { keyFile?: string } =>
   network.tunnel === "wireguard" ? { keyFile: keyPath(network.networkName, slotOf(network)) } : {};
 
-/** `isRunner`: the hub has no port of the mesh. */
-export const portNames = (network: NetworkSettings, host: string, isRunner = false): string[] =>
-  [
-    ...(network.tunnel === "wireguard" ? [network.wireguardPort, network.wireguardPort + 1] : []),
-    ...(network.topology === "mesh" && isRunner ? [meshPort(network)] : []),
-  ].map((port) => `host/${host}/udp/${port}`);
+/** Networks on one host can share a port of VXLAN. `isRunner`: the hub has no port of the mesh. */
+export const portNames = (
+  { tunnel, topology, wireguardPort }: NetworkSettings,
+  host: string,
+  isRunner = false,
+): string[] =>
+  (tunnel === "wireguard" ? [0, 1, ...(topology === "mesh" && isRunner ? [2, 3] : [])] : []).map(
+    (offset) => `host/${host}/udp/${wireguardPort + offset}`,
+  );
 
 /** Probes of direct routes are IPv6 packets, and the port of the mesh follows from that of the tunnel. */
-export function* meshErrors({ topology, tunnel, mtu, ...network }: NetworkSettings): Generator<InputError> {
+export function* meshErrors({ topology, tunnel, mtu, ...ports }: NetworkSettings): Generator<InputError> {
   if (topology !== "mesh") return;
-  if (!(tunnel in MESHES))
-    yield { property: "topology", reason: "cannot be mesh with tunnel vxlan; set tunnel: wireguard" };
-  if (meshPort({ ...network, keyGeneration: 1 }) > 65535)
+  const [property, further] = tunnel === "vxlan" ? (["vxlanPort", 1] as const) : (["wireguardPort", 3] as const);
+  if (ports[property] + further > 65535)
     yield {
-      property: "wireguardPort",
-      reason: "must be at most 65532 with topology mesh, whose port is up to three higher",
+      property,
+      reason: `must be at most ${65535 - further} with topology mesh, which uses the next ${further === 1 ? "port" : "three"}, too`,
     };
   if (typeof mtu === "number" && mtu < 1280)
     yield { property: "mtu", reason: "must be at least 1280 with topology mesh" };
 }
 
 type TunnelSettings = Pick<NetworkSettings, "tunnel"> & { keyGeneration?: number; vniBase?: number };
+
+/** What the devices of a mesh have from the settings. */
+export const meshEnds = ({ tunnel, keyGeneration, vniBase, vxlanPort, wireguardPort }: NetworkSettings) =>
+  tunnel === "vxlan" ? { tunnel, vniBase, vxlanPort } : { tunnel, keyGeneration, wireguardPort };
 
 /** What makes a tunnel another one, beside which it can stand. */
 export const tunnelChoice = ({ tunnel, keyGeneration = 0, vniBase }: TunnelSettings): TunnelChoice =>

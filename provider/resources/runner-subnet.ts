@@ -32,6 +32,7 @@ import {
   keyGeneration,
   layoutsOf,
   maxRunnersOf,
+  meshEnds,
   mtuErrors,
   type NetworkSettings,
   networkSettings,
@@ -279,8 +280,9 @@ export const runnerSubnet = defineResource({
     },
     mesh: {
       pool: ({ network }) => (network.topology === "mesh" ? networkPool(network.networkName) : undefined),
+      ends: (props) => meshEnds(withKeys(props)),
       probe: (props, { hub, runner }, peers) =>
-        renderPeerProbes(props.network, effectiveMtu(networkFor(props), hub!, runner!), peers),
+        renderPeerProbes(networkFor(props), effectiveMtu(networkFor(props), hub!, runner!), peers),
     },
     unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "cordon", "network.verify"],
     persist: ({ network }) => network.persist,
@@ -323,6 +325,9 @@ function tunnelChanges(props: RunnerProps, recorded: Link[], underlays: Underlay
 const isSameTunnel = (one: Link, other: Link): boolean =>
   one.name === other.name && one.vxlan?.vni === other.vxlan?.vni && one.vxlan?.port === other.vxlan?.port;
 
+/** It joins the mesh again once its tunnel has changed. */
+const withoutMesh = (props: RunnerProps): RunnerProps => ({ ...props, network: { ...props.network, topology: "hub" } });
+
 function planTunnelChange(
   former: RunnerProps,
   target: RunnerProps,
@@ -334,8 +339,8 @@ function planTunnelChange(
   const transitions = both.map((each) => tunnelOf(each).planTransition(each, target.runnerId, hub!, runner!));
   const announce = renderAnnounceHub(network, target.runnerId);
   return {
-    former,
-    target,
+    former: withoutMesh(former),
+    target: withoutMesh(target),
     transition: { hub: transitions.flatMap((each) => each.hub), runner: transitions.flatMap((each) => each.runner) },
     probe: renderProbe(network, mtu),
     ...(announce !== undefined && { announce }),

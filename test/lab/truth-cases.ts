@@ -1,4 +1,4 @@
-import type { Item } from "../../provider/network/model/items";
+import type { Item, Link } from "../../provider/network/model/items";
 
 /** What each kind of item does with each fault, as literals. A kind or a fault without an entry does not compile. */
 
@@ -63,6 +63,16 @@ const device: Item = {
   mtu: 1420,
   wireguard: { port: 51820, keyFile: KEY_FILE, local: "10.254.0.1" },
 };
+const meshDevice: Link = {
+  kind: "link",
+  name: "truthMV",
+  type: "vxlan",
+  mac: "02:00:00:00:00:01",
+  mtu: 1400,
+  vxlan: { vni: 77, port: 4777, remote: "", local: "10.254.0.1" },
+};
+const foreignFdb =
+  "foreign FDB entry '02:00:00:00:00:03 dev truthMV dst 10.254.1.2' sends frames to 02:00:00:00:00:03 of truthMV elsewhere; it is never removed by us: remove it with `bridge fdb del 02:00:00:00:00:03 dev truthMV dst 10.254.1.2`";
 const PEER = "wu7/dktMz7fDE8s7S57fPOF82+A98JWPK8UA5fFqDyM=";
 const THEIRS = "TI7Hy8FqtCtl4iS0zImetgZOQmCq4rAXk858fgWlUkM=";
 const foreignPeer = (ips: string): string =>
@@ -222,6 +232,33 @@ export const KINDS: { [K in Item["kind"]]: Kind<Extract<Item, { kind: K }>> | st
       "wrong mode": MODE,
     },
     notRemovable: "only a device that is gone keeps `wg` from it, and takes its peers along",
+  },
+  vxpeer: {
+    needs: [meshDevice],
+    item: { kind: "vxpeer", dev: "truthMV", mac: "02:00:00:00:00:02", ip: "fe80::1:2", remote: "10.254.1.1" },
+    look: "{ bridge fdb show dev truthMV | grep 02:; ip neigh show dev truthMV nud permanent; } 2>/dev/null || :",
+    twin: "the device is ours, and so is every peer in our records",
+    faults: {
+      missing: {
+        spoil: "bridge fdb del 02:00:00:00:00:02 dev truthMV; ip neigh del fe80::1:2 dev truthMV",
+        refresh: ["peer fe80::1:2 of truthMV: missing"],
+      },
+      changed: {
+        spoil: "bridge fdb replace 02:00:00:00:00:02 dev truthMV dst 10.254.1.2; ip neigh del fe80::1:2 dev truthMV",
+        refresh: [
+          "peer fe80::1:2 of truthMV: FDB entry is dst 10.254.1.2, should be dst 10.254.1.1, neighbour entry is none, should be 02:00:00:00:00:02",
+        ],
+      },
+      duplicated: "the kernel allows one entry of a device and an address",
+      "foreign twin": {
+        spoil: "bridge fdb add 02:00:00:00:00:03 dev truthMV dst 10.254.1.2",
+        refresh: [foreignFdb],
+        remains: [foreignFdb],
+        undo: "[ ! -e /sys/class/net/truthMV ] || bridge fdb del 02:00:00:00:00:03 dev truthMV",
+      },
+      "wrong mode": MODE,
+    },
+    notRemovable: "only a device that is gone keeps `bridge` from it, and takes its peers along",
   },
   neighbour: {
     needs: [bridge],

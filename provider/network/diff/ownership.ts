@@ -49,6 +49,7 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
       return isProvenAddress(item, plan, facts);
     case "docker":
       return isProvenNetwork(item, plan, facts);
+    case "vxpeer":
     case "neighbour":
       return isOnProvenLink(item.dev, plan, facts) && isPresent(item, facts);
     case "wgpeer": // no other program has the key of our host as a peer
@@ -90,6 +91,7 @@ function isShareable(item: Item): boolean {
       return isBootFile(item.path);
     case "link":
     case "wgpeer":
+    case "vxpeer":
     case "neighbour":
     case "address":
     case "route":
@@ -222,6 +224,7 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
     case "file":
       return hasUnlisted && item.path === BOOT_SCRIPT;
     case "wgpeer":
+    case "vxpeer":
     case "neighbour":
     case "address":
     case "route":

@@ -14,7 +14,10 @@ export function isOwnRule({ rule }: FirewallRule, plan: Item[]): boolean {
   const subnets = plan
     .filter((item) => item.kind === "address")
     .flatMap(({ dev, address }) => (devices.has(dev) ? [subnetOf(address)] : []));
-  const peers = plan.filter((item) => item.kind === "link").flatMap(({ vxlan }) => vxlan?.remote ?? []);
+  const peers = plan.flatMap((item) => {
+    if (item.kind === "vxpeer") return [item.remote];
+    return item.kind === "link" && item.vxlan?.remote ? [item.vxlan.remote] : [];
+  });
   const named = operandsOf(rule);
   return (
     [...devices, ...subnets].some((name) => named.has(name)) ||
@@ -49,6 +52,7 @@ export function canOthersNeed(
     case "key":
     case "link":
     case "wgpeer":
+    case "vxpeer":
     case "neighbour":
     case "docker":
     case "chain":
@@ -120,8 +124,9 @@ function findOtherTunnels(
   { links }: Facts,
 ): string[] {
   const own = ownDevices(plan);
-  return [...links].flatMap(([name, { vxlan, wireguard }]) => {
-    const isOnPort = (vxlan ?? wireguard)?.port === port && (remote === undefined || vxlan?.remote === remote);
+  return [...links].flatMap(([name, { vxlan, wireguard, fdb = [] }]) => {
+    const hasPeer = vxlan?.remote === remote || fdb.some(({ destination }) => destination === `dst ${remote}`);
+    const isOnPort = (vxlan ?? wireguard)?.port === port && (remote === undefined || hasPeer);
     return isOnPort && !own.has(name) ? [name] : [];
   });
 }

@@ -199,6 +199,7 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "route": // other tables than main apply only to what a policy rule selects
       return item.table === undefined && containsIp(item.dst, ssh.client);
     case "wgpeer":
+    case "vxpeer":
     case "neighbour":
       return carriers.has(item.dev);
     case "policy":

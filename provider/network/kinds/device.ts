@@ -14,7 +14,13 @@ import {
 import { containersOn, isOurDockerNetwork } from "./docker";
 import type { ItemKind, ScriptParts, StepOf } from "./kind";
 import { isOurRoute, toRouteItem } from "./route";
-import { compareWireguard, formerPeers, renderRemoveWireguard, renderWireguard } from "./wireguard";
+import {
+  compareWireguard,
+  formerPeers,
+  renderRemoveWireguard,
+  renderWireguard,
+  withoutLinkLocalAddress,
+} from "./wireguard";
 
 /** A network device. */
 export const linkKind: ItemKind<Link> = {
@@ -36,6 +42,7 @@ export const linkKind: ItemKind<Link> = {
     for (const text of facts.addresses) if (text.endsWith(` ${name}`)) facts.addresses.delete(text);
     facts.routes = facts.routes.filter(({ dev }) => dev !== name);
     for (const text of facts.proxies) if (text.endsWith(` ${name}`)) facts.proxies.delete(text);
+    for (const text of facts.neighbours.keys()) if (text.endsWith(` ${name}`)) facts.neighbours.delete(text);
   },
   inspectCommands: [
     "ip -d link show type vxlan",
@@ -172,7 +179,7 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
     ...mismatch("port", observed.vxlan?.port, item.vxlan?.port),
     ...mismatch("remote", observed.vxlan?.remote, item.vxlan?.remote),
     ...mismatch("local", observed.vxlan?.local, item.vxlan?.local),
-    ...mismatch("learning", observed.vxlan?.learning ?? false, false),
+    ...mismatch("learning", observed.vxlan?.learning ?? false, item.vxlan?.remote === ""),
     ...mismatch("MTU", observed.mtu, item.mtu),
     ...mismatch("MAC", observed.mac, item.mac),
     ...mismatch("master", observed.master ?? "", item.master),
@@ -186,7 +193,7 @@ export const DEFAULT_MAC = "00:00:00:00:00:00";
 /** While the peer changes, the kernel changes the default entry with it. */
 function lacksDefaultFdb({ name, vxlan }: Link, { links }: Facts): boolean {
   const { fdb, vxlan: observed } = links.get(name) ?? {};
-  if (!vxlan || !fdb || observed?.remote !== vxlan.remote) return false;
+  if (!vxlan?.remote || !fdb || observed?.remote !== vxlan.remote) return false;
   return !fdb.some(({ mac, destination }) => mac === DEFAULT_MAC && destination === `dst ${vxlan.remote}`);
 }
 
@@ -222,10 +229,14 @@ const compareFaults = (
   ...port.map((setting) => `as a port of its bridge it should have \`${setting}\``),
 ];
 
-/** Entries of a tunnel of ours that lead to another host than its peer. The kernel sends a copy to each entry of one MAC. */
-export function findForeignFdb({ name, vxlan }: Link, { links }: Facts): FdbEntry[] {
+/**
+ * Entries of a tunnel of ours that lead to another host than its peer; of one with several peers, those of other MACs. The kernel sends a copy to
+ * each entry of one MAC. `items`: all that its owner has or had.
+ */
+export function findForeignFdb({ name, vxlan }: Link, items: Item[], { links }: Facts): FdbEntry[] {
   const peers = [vxlan?.remote, links.get(name)?.vxlan?.remote].map((peer) => `dst ${peer}`);
-  return (links.get(name)?.fdb ?? []).filter(({ destination }) => !peers.includes(destination));
+  const macs = new Set(items.flatMap((item) => (item.kind === "vxpeer" && item.dev === name ? item.mac : [])));
+  return (links.get(name)?.fdb ?? []).filter(({ mac, destination }) => !peers.includes(destination) && !macs.has(mac));
 }
 
 /** With another prefix length the kernel would add a route to a whole range as directly connected. */
@@ -257,12 +268,12 @@ export function formerPeer({ name, vxlan }: Link, facts: Facts): Vxlan | undefin
 /** Ends, MTU, MAC and master change in place: ifindex, addresses and routes stay. VNI, port and family do not. */
 export function canChangeInPlace(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name)!;
-  const isV6 = (address: string | undefined): boolean => address?.includes(":") ?? false;
+  const isV6 = ({ remote, local }: Partial<Vxlan> = {}): boolean => `${remote}${local}`.includes(":");
   return (
     hasLinkType(item.type, observed.type) &&
     observed.vxlan?.vni === item.vxlan?.vni &&
     observed.vxlan?.port === item.vxlan?.port &&
-    isV6(observed.vxlan?.remote) === isV6(item.vxlan?.remote)
+    isV6(observed.vxlan) === isV6(item.vxlan)
   );
 }
 
@@ -270,9 +281,10 @@ function renderLink({ verb, item, ports = [], faults = {} }: StepOf<Link>, parts
   const { name, vxlan } = item;
   const { renamedTo, lacksFdb, lacksArp, withoutForwarding = [], port = [] } = faults;
   const anchor = item.type === "anchor";
+  const hasPeers = vxlan?.remote === "";
   if (verb === "remove") {
-    // Only a shell can try dummy, then bridge; so an anchor that is created again is removed there, too.
-    if (anchor) parts.shell.push(`ip link del dev ${renamedTo ?? name}`);
+    // What is created in the shell is removed there, too, because it may be created again.
+    if (anchor || hasPeers) parts.shell.push(`ip link del dev ${renamedTo ?? name}`);
     else if (item.wireguard) parts.shell.push(renderRemoveWireguard(renamedTo ?? name));
     else parts.ip.push(`link del dev ${renamedTo ?? name}`);
     return;
@@ -288,13 +300,12 @@ function renderLink({ verb, item, ports = [], faults = {} }: StepOf<Link>, parts
   }
   if (create && item.type === "bridge") parts.ip.push(`link add ${name}${mac} type bridge`);
   if (vxlan) {
-    const ends = `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
-    parts.ip.push(
-      create
-        ? `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
-        : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
-    );
-    if (lacksFdb) parts.late.push(`bridge fdb append ${DEFAULT_MAC} dev ${name} dst ${vxlan.remote}`);
+    const ends = hasPeers ? `local ${vxlan.local} learning` : `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
+    const add = `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`;
+    if (!create) parts.ip.push(`link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`);
+    else if (!hasPeers) parts.ip.push(add);
+    else parts.shell.push(`{ [ -e /sys/class/net/${name} ] || ip ${add}; }`, withoutLinkLocalAddress(name));
+    if (lacksFdb && !hasPeers) parts.late.push(`bridge fdb append ${DEFAULT_MAC} dev ${name} dst ${vxlan.remote}`);
   }
   parts.shell.push(...renderWireguard({ verb, item }));
   const attributes = [

@@ -18,6 +18,7 @@ import type { ItemKind, ScriptParts, StepOf } from "./kind";
  * Our chains in iptables and ip6tables, each with one jump to it. Drops are in tables before `filter` if
  * they must be effective whatever other programs accept there:
  *
+ *   raw PREROUTING → OVERLAY-SRC       sources that a peer of a mesh cannot have; what returns from it goes on to OVERLAY-PRE
  *   raw PREROUTING → OVERLAY-PRE       sources that a device cannot have
  *   raw OUTPUT     → OVERLAY-OUT       what the host itself must not send
  *   mangle FORWARD → OVERLAY-GUARD     what is routed into or out of the overlay without a right to
@@ -37,6 +38,7 @@ export interface OverlayChain {
 }
 
 export const PRE: OverlayChain = { table: "raw", chain: "OVERLAY-PRE", from: ["PREROUTING"] };
+export const SOURCES: OverlayChain = { table: "raw", chain: "OVERLAY-SRC", from: ["PREROUTING"] };
 export const OUT: OverlayChain = { table: "raw", chain: "OVERLAY-OUT", from: ["OUTPUT"] };
 export const GUARD: OverlayChain = { table: "mangle", chain: "OVERLAY-GUARD", from: ["FORWARD"] };
 export const INPUT: OverlayChain = { table: "filter", chain: "OVERLAY-IN", from: ["INPUT"] };
@@ -245,7 +247,7 @@ function observedJumpPosition(item: Jump, facts: Facts): number {
   if (item.atEnd) return 1;
   const start = isForwardJump(item) ? rules.lastIndexOf(DOCKER_USER) + 1 : 0;
   if (at < start) return -1;
-  const onlyDrops = [PRE, OUT, GUARD].some(({ chain }) => chain === item.chain);
+  const onlyDrops = [PRE, SOURCES, OUT, GUARD].some(({ chain }) => chain === item.chain);
   const counts = (rule: string): boolean =>
     !rule.startsWith("-j OVERLAY-") &&
     !(onlyDrops && isDropRule(rule)) &&

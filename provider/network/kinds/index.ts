@@ -9,6 +9,7 @@ import type { ItemKind, ReadBack, ScriptParts } from "./kind";
 import { neighbourKind } from "./neighbour";
 import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
+import { vxlanPeerKind } from "./vxlan-peer";
 import { keyKind, peerKind } from "./wireguard";
 import { zoneKind } from "./zone";
 
@@ -24,6 +25,7 @@ export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K
   key: keyKind,
   link: linkKind,
   wgpeer: peerKind,
+  vxpeer: vxlanPeerKind,
   address: addressKind,
   neighbour: neighbourKind,
   route: routeKind,

@@ -6,7 +6,7 @@ export const neighbourKind: ItemKind<Neighbour> = {
   isUnique: true,
   toRecord: (item) => item,
   resets: {},
-  readFrom: { before: ["proxies"], after: ["proxies"] },
+  readFrom: { before: ["neighbours"], after: ["neighbours"] },
   readBack: () => ({}),
   disappearsWith: ({ dev }) => dev,
   compare: (item, { proxies }) => (proxies.has(proxyKey(item)) ? [] : undefined),

@@ -167,9 +167,13 @@ export function renderWireguard({ verb, item: { name, wireguard } }: StepOf<Link
   return [
     ...(verb === "add" ? [create] : []),
     `wg set ${name} private-key ${wireguard.keyFile} listen-port ${wireguard.port}`,
-    `{ ip link set dev ${name} addrgenmode none 2>/dev/null || :; }`,
+    withoutLinkLocalAddress(name),
   ];
 }
+
+/** One of the kernel's choice would be the source of probes. */
+export const withoutLinkLocalAddress = (name: string): string =>
+  `{ ip link set dev ${name} addrgenmode none 2>/dev/null || :; }`;
 
 /** The unit first, which would start the process again. */
 export const renderRemoveWireguard = (name: string): string =>

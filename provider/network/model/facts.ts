@@ -25,6 +25,8 @@ export interface Facts {
   keys: Map<string, string>;
   /** `10.128.64.254 overlay-br`: addresses for which the host answers on a device. */
   proxies: Set<string>;
+  /** MACs of permanent neighbour entries, by `fe80::1:2 ovlMV`. */
+  neighbours: Map<string, string>;
   /** Whether ip6tables is there, and IPv6 itself. */
   ip6tables: boolean;
   /** Absent: there is no firewalld, or it is stopped for good. */
@@ -249,8 +251,8 @@ export type FactsPart =
   | "silent"
   /** Public keys of key files. */
   | "keys"
-  /** Addresses for which the host answers on a device. */
-  | "proxies"
+  /** Addresses for which the host answers on a device, and permanent neighbour entries. */
+  | "neighbours"
   /** IPv6 routes and routing rules of all programs, before a change. */
   | "routing6"
   /** After a change with IPv6: our IPv6 routes, and routing rules. */

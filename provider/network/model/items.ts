@@ -6,6 +6,7 @@ export type Item =
   | Key
   | Link
   | WireguardPeer
+  | VxlanPeer
   | Address
   | Neighbour
   | Route
@@ -42,6 +43,7 @@ export interface Link {
 export interface Vxlan {
   vni: number;
   port: number;
+  /** Empty: its peers are items of their own. */
   remote: string;
   local: string;
 }
@@ -80,6 +82,17 @@ export interface WireguardPeer {
 export interface Endpoint {
   ip: string;
   port: number;
+}
+
+/** One of several other ends of a VXLAN device: an entry in its forwarding database, and a permanent neighbour entry. */
+export interface VxlanPeer {
+  kind: "vxpeer";
+  dev: string;
+  mac: string;
+  /** That of the next hop, on the peer's device. */
+  ip: string;
+  /** The host's address on the underlay. */
+  remote: string;
 }
 
 /** An address of another host for which this one answers on a device (proxy ARP, proxy NDP). */
@@ -236,6 +249,8 @@ export function itemKey(item: Item): string {
       return `key ${item.path}`;
     case "wgpeer":
       return `peer ${item.publicKey} of ${item.dev}`;
+    case "vxpeer":
+      return `peer ${item.ip} of ${item.dev}`;
     case "neighbour":
       return `proxy neighbour ${item.ip} on ${item.dev}`;
     case "address":

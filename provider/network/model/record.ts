@@ -198,7 +198,7 @@ const ITEMS = {
           .min(0)
           .max(2 ** 24 - 1),
         port,
-        remote: ipText,
+        remote: z.union([z.literal(""), ipText]),
         local: ipText,
       } satisfies FieldsOf<items.Vxlan>)
       .exactOptional(),
@@ -225,6 +225,13 @@ const ITEMS = {
     endpoint: z.strictObject({ ip: ipText, port } satisfies FieldsOf<items.Endpoint>),
     keepalive: z.int().min(0).max(65535),
   } satisfies FieldsOf<items.WireguardPeer>),
+  vxpeer: z.strictObject({
+    kind: z.literal("vxpeer"),
+    dev: interfaceName,
+    mac: macText,
+    ip: ipText,
+    remote: ipText,
+  } satisfies FieldsOf<items.VxlanPeer>),
   neighbour: z.strictObject({
     kind: z.literal("neighbour"),
     dev: interfaceName,

@@ -2,7 +2,7 @@ import { deviceMac, dockerRange, type Layout, routingTableId, runnerLayout } fro
 import { NAT, planChainRules } from "../kinds/firewall";
 import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link, type Vxlan } from "../model/items";
 import { type Isolation, planBridgeRules, planHubRules, planZone, planZoneDevice, unreachableRoute } from "./isolation";
-import { MESHES, type TunnelName, tunnelOf } from "./tunnels";
+import { meshOf, type TunnelName, tunnelOf } from "./tunnels";
 import type { MeshPeer } from "./tunnels/tunnel";
 
 /**
@@ -97,7 +97,7 @@ export function planRunner(
     }),
     ...tunnel.planRunnerRoutes(network, runnerId, runnerDevice),
     ...network.layouts.map((layout) => planReturnRoute(network, layout, runnerId)),
-    ...((peers && MESHES[network.tunnel]?.(network, runnerId, hub, runner, peers)) ?? []),
+    ...(peers ? meshOf(network).plan(network, runnerId, hub, runner, peers) : []),
     ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
   ]);
 }

@@ -11,10 +11,9 @@ import { runnerLayout } from "../../addressing/layout";
 import type { Facts } from "../model/facts";
 import type { DesiredState, Item } from "../model/items";
 import type { Network } from "./hub";
-import { tunnelOf } from "./tunnels";
+import { meshOf, tunnelOf } from "./tunnels";
 import { HUB, probeAddress } from "./tunnels/probe-address";
 import type { MeshPeer } from "./tunnels/tunnel";
-import { meshDevice } from "./tunnels/wireguard-mesh";
 
 /** Pings that show whether packets pass, without fragmentation. An IP header and that of an ICMP message have 28 bytes, or 48 with IPv6. */
 
@@ -68,11 +67,11 @@ export const renderPings = (addresses: string[]): string =>
 
 /** Over the mesh device, to all peers at once. Prints the ids of those that answer. */
 export function renderPeerProbes(
-  { devicePrefix }: Pick<Network, "devicePrefix">,
+  network: Pick<Network, "devicePrefix" | "keyGeneration" | "tunnel">,
   mtu: number,
   peers: MeshPeer[],
 ): string {
-  const dev = meshDevice(devicePrefix);
+  const dev = meshOf(network).device(network);
   const probes = peers.map(({ id }) => `(${ping(`${probeAddress(id)}%${dev}`, mtu - headers(6))}; echo ${id}) &`);
   return [...probes, "wait"].join("\n");
 }
@@ -91,7 +90,7 @@ const subnetsOnTunnels = (items: Item[]): ValueRange[] =>
     if (item.kind === "wgpeer")
       return item.allowedIps.filter((range) => !range.endsWith("/0")).map((range) => parseRange(range)!);
     const isTunnel = (each: Item): boolean =>
-      item.kind === "address" && each.kind === "link" && each.name === item.dev && !!each.vxlan && !each.master;
+      item.kind === "address" && each.kind === "link" && each.name === item.dev && !!each.vxlan?.remote && !each.master;
     return item.kind === "address" && items.some(isTunnel) ? [parseRange(subnetOf(item.address))!] : [];
   });
 

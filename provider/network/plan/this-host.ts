@@ -101,14 +101,14 @@ export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] =
   const items =
     facts.ip6tables || needsIpv6(planned)
       ? planned
-      : planned.filter((item) => !needsIp6tables(item) && !isLinkLocalAddress(item));
+      : planned.filter((item) => !needsIp6tables(item) && !isLinkLocalAddress(item) && item.kind !== "vxpeer");
   const unknown = portsOfUnknownPeers(items, facts);
   const added = [
     ...acceptFormerPeers(items, facts, recorded),
     ...acceptUnrecordedPeers(items, facts, recorded, network),
     ...acceptEgress(items, facts),
     ...closeForwarding(items, facts),
-    ...planTunnelPorts(vxlansOf(items), findOtherTunnels(items, facts, recorded), [...unknown.keys()], facts),
+    ...planTunnelPorts(tunnelEnds(items), findOtherTunnels(items, facts, recorded), [...unknown.keys()], facts),
   ];
   const kept = items.filter(
     (item) => item.kind !== "rule" || ![...unknown.keys()].some((port) => item.rule === dropVxlanRule(port)),
@@ -149,6 +149,15 @@ const needsIpv6 = (items: Item[]): boolean =>
 
 const isLinkItem = (item: Item): item is Link => item.kind === "link";
 const vxlansOf = (items: Item[]): Vxlan[] => items.filter(isLinkItem).flatMap(({ vxlan }) => vxlan ?? []);
+
+/** The ends of tunnels: a device with several peers has several. */
+const tunnelEnds = (items: Item[]): Vxlan[] => {
+  const devices = new Map(items.flatMap((item) => (isLinkItem(item) && item.vxlan ? [[item.name, item.vxlan]] : [])));
+  const peers = items.flatMap((item) =>
+    item.kind === "vxpeer" ? { ...devices.get(item.dev)!, remote: item.remote } : [],
+  );
+  return [...[...devices.values()].filter(({ remote }) => remote !== ""), ...peers];
+};
 
 /** VXLAN devices on a port of ours that are not in these items. */
 function otherVxlanDevices(items: Item[], facts: Facts): { name: string; vxlan: Vxlan }[] {

@@ -144,6 +144,7 @@ const FOREIGN_CHECKS: { [K in Item["kind"]]: ForeignCheck<Extract<Item, { kind: 
   file: refuseForeignFile,
   key: undefined,
   wgpeer: refuseForeignPeer,
+  vxpeer: undefined,
   neighbour: undefined,
   docker: undefined, // see `refuseDocker`
   sysctl: undefined,
@@ -281,7 +282,11 @@ export const describeForeign = (desired: DesiredState, facts: Facts): string[] =
 const describeForeignFdb = (desired: DesiredState, facts: Facts): string[] =>
   desired.items.flatMap((item) =>
     item.kind === "link" && isOurLink(item, facts)
-      ? findForeignFdb(item, facts).map(({ mac, destination }) => {
+      ? findForeignFdb(
+          item,
+          [desired, ...facts.records].flatMap(({ items }) => items),
+          facts,
+        ).map(({ mac, destination }) => {
           const what = mac === DEFAULT_MAC ? "copies all frames of" : `sends frames to ${mac} of`;
           const entry = `${mac} dev ${item.name} ${destination}`;
           return `foreign FDB entry '${entry}' ${what} ${item.name} elsewhere; it is never removed by us: remove it with \`${quoteCommand(`bridge fdb del ${entry}`)}\``;

@@ -241,6 +241,7 @@ function refuseLargeMtu(items: Item[], facts: Facts): void {
 function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Facts): void {
   const remotes = items.flatMap((item) => {
     if (item.kind === "wgpeer") return [item.endpoint.ip];
+    if (item.kind === "vxpeer") return [item.remote];
     return item.kind === "link" && item.vxlan ? [item.vxlan.remote] : [];
   });
   const ends: [what: string, address: string | undefined][] = [

@@ -65,6 +65,9 @@ const RULES6 =
  */
 const ACCESS_SCRIPT = `echo '@@ access'; find -H ${RECORD_DIR} "$@" \\( -name '*[!A-Za-z0-9._:-]*' -prune \\) -o \\( ! -user 0 -o -perm -20 -o -perm -2 -o -name '*.key' -perm /77 \\) -exec stat -c '%u %a %n' {} + 2>/dev/null`;
 
+const NEIGHBOURS_SCRIPT =
+  "echo '@@ neighbours'; printf '%s\\n' 'neigh show proxy' 'neigh show nud permanent' | ip -batch -";
+
 /** Parts whose size does not depend on the number of runners, except for the hashes of these files. */
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
@@ -75,6 +78,7 @@ const commonParts = (files: string): string[] => [
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_SCRIPT,
   ZONE_SCRIPT,
+  NEIGHBOURS_SCRIPT,
   WIREGUARD_SCRIPT,
 ];
 
@@ -180,6 +184,7 @@ export function parseFacts(text: string): Facts {
     savedSysctls: new Map(),
     keys: new Map(),
     proxies: new Set(),
+    neighbours: new Map(),
     ip6tables: false,
     blockingChains: [],
     missingFeatures: [],
@@ -247,8 +252,12 @@ const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   wg: readWireguard,
   silent: readSilentPeers,
   keys: readPublicKeys,
-  proxies: (facts, body) => {
-    for (const [, ip, dev] of body.matchAll(/^([0-9a-f.:]+) dev (\S+) proxy/gm)) facts.proxies.add(`${ip} ${dev}`);
+  neighbours: (facts, body) => {
+    for (const [, ip, dev, mac] of body.matchAll(
+      /^([0-9a-f.:]+) dev (\S+) (?:proxy|lladdr ([0-9a-f:]{17}) PERMANENT)/gm,
+    ))
+      if (mac) facts.neighbours.set(`${ip} ${dev}`, mac);
+      else facts.proxies.add(`${ip} ${dev}`);
   },
   routing6: (facts, body) => readRouting(facts, 6, body),
   ours6: (facts, body) => readOurRouting(facts, 6, body),

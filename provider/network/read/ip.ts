@@ -151,7 +151,10 @@ export const fdbScript = (devices: string[]): string =>
 
 export function readFdb(facts: Facts, body: string): void {
   for (const link of facts.links.values()) if (link.vxlan) link.fdb = [];
+  const isLearned = (dev: string, words: string): boolean =>
+    facts.links.get(dev)?.vxlan?.learning === true && !/ (permanent|static)\b/.test(words);
   for (const [, mac, dev, words] of body.matchAll(/^([0-9a-f:]{17}) dev (\S+) (.*)$/gm)) {
+    if (isLearned(dev!, words!)) continue;
     const [destination = ""] = /\b(dst|nhid) [0-9a-fA-F.:]+( (port|vni|src_vni|via) \S+)*/.exec(words!) ?? [];
     facts.links.get(dev!)?.fdb?.push({ mac: mac!, destination });
   }

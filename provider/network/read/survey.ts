@@ -4,9 +4,9 @@ import { devicesWithAddress } from "../kinds/device";
 import type { Facts, LinkFact } from "../model/facts";
 import { type HostRecord, vxlanOverhead, wireguardOverhead } from "../model/items";
 import type { Topology, TunnelName } from "../plan/tunnels";
+import { isMeshDevice } from "../plan/tunnels/mesh";
 import { idOfProbeRange } from "../plan/tunnels/probe-address";
 import { parseDeviceName } from "../plan/tunnels/wireguard";
-import { isMeshDevice } from "../plan/tunnels/wireguard-mesh";
 
 /**
  * Discovers the overlays of a host from its kernel alone, whichever program created them: the inverse of the planner. A tunnel with

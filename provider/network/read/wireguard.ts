@@ -11,7 +11,6 @@ export const WIREGUARD_SCRIPT = [
   "if command -v wg >/dev/null; then echo '@@ wg'",
   `for d in $(wg show interfaces 2>/dev/null); do for f in ${FIELDS.join(" ")}; do echo "= $d $f"; wg show "$d" $f 2>/dev/null; done; echo "= $d preshared"; wg show "$d" preshared-keys 2>/dev/null | awk '$2 != "(none)" { print $1 }'; echo "= $d threaded"; cat "/sys/class/net/$d/threaded" 2>/dev/null; done`,
   `echo '@@ keys'; for f in ${KEY_FILES}; do [ ! -f "$f" ] || echo "$f $(wg pubkey <"$f" 2>/dev/null)"; done`,
-  "echo '@@ proxies'; ip neigh show proxy",
   "fi",
 ].join("\n");
 

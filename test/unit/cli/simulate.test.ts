@@ -43,16 +43,29 @@ test.each([
   ]);
 });
 
-test("in a mesh each runner has all others as peers, and each is changed by one more", () => {
-  const rows = simulateAsJson("--runners", "7", "--tunnel", "wireguard", "--topology", "mesh");
-  const runner = { devices: 3, routes: 10, peers: 7 };
+test.each([
+  {
+    tunnel: "vxlan",
+    hub: { devices: 8, routes: 1, peers: 0 },
+    runner: { devices: 3, routes: 8, peers: 6, handshakesPerSecond: 0 },
+    all: { devices: 21, routes: 56, peers: 42 },
+  },
+  {
+    tunnel: "wireguard",
+    hub: { devices: 2, routes: 8, peers: 7 },
+    runner: { devices: 3, routes: 10, peers: 7, handshakesPerSecond: 7 / 120 },
+    all: { devices: 21, routes: 70, peers: 49 },
+  },
+])("in a mesh with $tunnel each runner has all others as peers, and each is changed by one more", (expected) => {
+  const { tunnel, hub, runner, all } = expected;
+  const rows = simulateAsJson("--runners", "7", "--tunnel", tunnel, "--topology", "mesh");
   expect(rows).toMatchObject([
-    { host: "hub", devices: 2, routes: 8, peers: 7 },
+    { host: "hub", ...hub },
     { host: "runner 1", ...runner },
     { host: "runner 4", ...runner },
     { host: "runner 7", ...runner },
-    { host: "all 7 runners", devices: 21, routes: 70, peers: 49 },
-    { topology: "mesh", tunnel: "wireguard", runners: 7, changedByOneMore: 9 },
+    { host: "all 7 runners", ...all },
+    { topology: "mesh", tunnel, runners: 7, changedByOneMore: 9 },
   ]);
 });
 
@@ -85,7 +98,6 @@ test.each([
   [["--runners", "0"], "It must be 1 to 10000"],
   [["--runners", "10001"], "It must be 1 to 10000"],
   [["--runners", "3", "--tunnel", "gre"], "Allowed choices are vxlan, wireguard"],
-  [["--runners", "3", "--topology", "mesh"], "--topology mesh needs --tunnel wireguard"],
 ])("%j is refused", (args, reason) => {
   const { status, stderr } = simulate(...args);
   expect([status, stderr]).toEqual([2, expect.stringContaining(reason)]);

@@ -295,7 +295,7 @@ test("new credentials touch no host, unless the host lacks a peer", async () => 
 });
 
 test.each([
-  [{ topology: "mesh" }, "topology cannot be mesh with tunnel vxlan; set tunnel: wireguard"],
+  [{ topology: "mesh", vxlanPort: 65535 }, "vxlanPort must be at most 65534 with topology mesh"],
   [{ ...MESH, wireguardPort: 65534 }, "must be at most 65532 with topology mesh"],
   [{ ...MESH, mtu: 1200 }, "mtu must be at least 1280 with topology mesh"],
 ])("%j is refused", async (inputs, reason) => {

@@ -11,6 +11,7 @@ import {
   isUnreachable,
   type Link,
   unhandledKind,
+  type VxlanPeer,
   type WireguardPeer,
 } from "../../../provider/network/model/items";
 import { recordPath, unitPath } from "../../../provider/network/model/record";
@@ -54,6 +55,9 @@ function put(facts: Facts, item: Item): void {
       return;
     case "wgpeer":
       putPeer(facts, item);
+      return;
+    case "vxpeer":
+      putVxlanPeer(facts, item);
       return;
     case "neighbour":
       facts.proxies.add(`${item.ip} ${item.dev}`);
@@ -104,6 +108,13 @@ function putPeer({ links }: Facts, { dev, publicKey, allowedIps, endpoint, keepa
   links.set(dev, link);
 }
 
+function putVxlanPeer({ links, neighbours }: Facts, { dev, mac, ip, remote }: VxlanPeer): void {
+  const link = links.get(dev) ?? { type: "vxlan", mac: "", mtu: 1450, up: true };
+  (link.fdb ??= []).push({ mac, destination: `dst ${remote}` });
+  links.set(dev, link);
+  neighbours.set(`${ip} ${dev}`, mac);
+}
+
 function rulesOf(facts: Facts, { family, table }: FirewallItem, chain: string): string[] {
   const key = `${family} ${table} ${chain}`;
   if (!facts.chains.has(key)) facts.chains.set(key, []);
@@ -130,7 +141,7 @@ const linkFact = (link: Link) => ({
   mtu: link.mtu ?? 1500,
   up: true,
   ...(link.master && { master: link.master }),
-  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
+  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: link.vxlan.remote === "" } }),
   ...(link.wireguard && {
     wireguard: { publicKey: link.wireguard.publicKey ?? "", port: link.wireguard.port, peers: new Map() },
   }),

@@ -34,6 +34,7 @@ export const SAMPLE_ITEMS: { [K in Item["kind"]]: Extract<Item, { kind: K }> } =
     endpoint: { ip: "2001:db8::11", port: 51820 },
     keepalive: 25,
   },
+  vxpeer: { kind: "vxpeer", dev: "vxkrMV", mac: "02:12:34:50:00:02", ip: "fe80::1:2", remote: "192.0.2.12" },
   neighbour: { kind: "neighbour", dev: "kohaku-overlay", ip: "10.128.64.254" },
   address: { kind: "address", dev: "kohaku-overlay", address: "fd00:128::1/82", announce: "eth0" },
   route: {

@@ -276,7 +276,7 @@ ${OTHER_KEY}
 /var/lib/overlay/training/tunnel.key ${HUB_KEY}
 /var/lib/overlay/broken/tunnel.key 
 /etc/passwd ${HUB_KEY}
-@@ proxies
+@@ neighbours
 10.128.64.254 dev kohaku-overlay proxy 
 fd00:128:0:1::fe dev kohaku-overlay proxy 
 10.0.0.1 dev eth0 lladdr 02:00:00:00:00:01 proxy router`;

@@ -1,9 +1,10 @@
 import type { Network } from "../hub";
 import { temporaryVxlan } from "./temporary-vxlan";
-import type { Tunnel } from "./tunnel";
+import type { Mesh, Tunnel } from "./tunnel";
 import { vxlan } from "./vxlan";
+import { vxlanMesh } from "./vxlan-mesh";
 import { wireguard } from "./wireguard";
-import { planWireguardMesh } from "./wireguard-mesh";
+import { wireguardMesh } from "./wireguard-mesh";
 
 /** The tunnels by the names that users give. */
 export const TUNNELS = { vxlan, wireguard } satisfies Record<string, Tunnel>;
@@ -18,5 +19,6 @@ export const TOPOLOGIES = ["hub", "mesh"] as const;
 
 export type Topology = (typeof TOPOLOGIES)[number];
 
-/** What a runner of a mesh has for its direct routes to others, by tunnel. */
-export const MESHES: Partial<Record<TunnelName, typeof planWireguardMesh>> = { wireguard: planWireguardMesh };
+const MESHES: Record<TunnelName, Mesh> = { vxlan: vxlanMesh, wireguard: wireguardMesh };
+
+export const meshOf = ({ tunnel }: { tunnel: TunnelName }): Mesh => MESHES[tunnel];

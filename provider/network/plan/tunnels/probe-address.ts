@@ -5,7 +5,7 @@ import type { Item, Link } from "../../model/items";
 export const HUB = 0;
 
 /**
- * The address of a host on its WireGuard devices. Packets between two of them take exactly this device, whatever the routes are: they show
+ * The address of a host on its WireGuard devices, and on that of a mesh. Packets between two of them take exactly this device, whatever the routes are: they show
  * whether data passes while other tunnels carry the traffic. Ids have at most 16 bits.
  */
 export const probeAddress = (id: number): string => `fe80::1:${id.toString(16)}`;
@@ -21,7 +21,7 @@ export function idOfProbeRange(range: string): number | undefined {
 
 const ECHO_REPLY = "-p ipv6-icmp -m icmp6 --icmpv6-type 129";
 
-const LEAST_MTU = 1280; // of a device with IPv6 (RFC 8200)
+export const LEAST_MTU = 1280; // of a device with IPv6 (RFC 8200)
 
 /** Probes pass in networks without IPv6, too. */
 export const planProbeAddress = ({ name, mtu = 0 }: Pick<Link, "name" | "mtu">, id: number): Item[] =>

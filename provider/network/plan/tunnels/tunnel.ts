@@ -31,6 +31,14 @@ export interface Tunnel {
   planRunnerRoutes(network: Network, runnerId: number, device: string): Item[];
 }
 
+/** Direct routes between runners: one file for each tunnel, as above. */
+export interface Mesh {
+  /** The device on a runner. */
+  device(network: Pick<Network, "devicePrefix" | "keyGeneration">): string;
+  /** What a runner has for them. */
+  plan(network: Network, runnerId: number, hub: Underlay, runner: Underlay, peers: MeshPeer[]): Item[];
+}
+
 /** Another runner, to which a runner of a mesh sends directly. */
 export interface MeshPeer extends Pick<Underlay, "underlayIp" | "publicKey"> {
   id: number;
