@@ -74,9 +74,9 @@ export interface NetworkSettingsArgs {
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route. A change loses no packets. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the two after them. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
   /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. Default `0`. */
   keyGeneration?: pulumi.Input<number> | undefined;
@@ -84,7 +84,7 @@ export interface NetworkSettingsArgs {
   hubInterface?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
+  /** UDP port of the tunnels, and the next one between runners with `topology: mesh`. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -201,9 +201,9 @@ export interface OverlayNetworkArgs {
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. Default `vxlan`. */
   tunnel?: pulumi.Input<"vxlan" | "wireguard"> | undefined;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. Default `hub`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route. A change loses no packets. Default `hub`. */
   topology?: pulumi.Input<"hub" | "mesh"> | undefined;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the two after them. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. Default `51820`. */
   wireguardPort?: pulumi.Input<number> | undefined;
   /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. Default `0`. */
   keyGeneration?: pulumi.Input<number> | undefined;
@@ -211,7 +211,7 @@ export interface OverlayNetworkArgs {
   hubInterface?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
-  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
+  /** UDP port of the tunnels, and the next one between runners with `topology: mesh`. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
@@ -328,9 +328,9 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
   /** How packets pass between hub and runners: `vxlan`, which anyone on the way can read, or `wireguard`, which is encrypted and needs `wg` on the hosts. A change loses no packets: each runner has both until data has passed by the new one. */
   declare readonly tunnel: pulumi.Output<"vxlan" | "wireguard">;
-  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`. */
+  /** `hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route. A change loses no packets. */
   declare readonly topology: pulumi.Output<"hub" | "mesh">;
-  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
+  /** UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the two after them. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too. */
   declare readonly wireguardPort: pulumi.Output<number>;
   /** Raise it by one to give hub and runners new keys with `tunnel: wireguard`. No packets are lost: each runner has both keys until data has passed with the new ones. Not with `topology: mesh`. */
   declare readonly keyGeneration: pulumi.Output<number>;
@@ -338,7 +338,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hubInterface: pulumi.Output<string>;
   /** VNI of runner i is vniBase + i. A change loses no packets, unless the new VNIs overlap with the old ones: a temporary tunnel carries them meanwhile. */
   declare readonly vniBase: pulumi.Output<number>;
-  /** UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. */
+  /** UDP port of the tunnels, and the next one between runners with `topology: mesh`. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open. */
   declare readonly vxlanPort: pulumi.Output<number>;
   /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6; with `tunnel: wireguard` 60, or 80. */
   declare readonly mtu: pulumi.Output<"auto" | number>;

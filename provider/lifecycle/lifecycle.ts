@@ -113,6 +113,7 @@ export class Lifecycle {
     const replaces = replacingPaths(this.def, olds, news);
     const lease = await this.#findLease(olds);
     const isLost = lease === "lost";
+    if (typeof lease === "object") this.deps.mesh.add(this.def, olds); // until its own update begins
     const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
     const drift = linesOf(olds.drift);
     this.#showDrift(olds, drift);
@@ -218,7 +219,11 @@ export class Lifecycle {
     for (const line of lines) this.deps.warn(`drift of ${shortName(String(owner))}: ${line}`);
   }
 
-  async update(id: string, olds: Values, news: Values): Promise<Values> {
+  update(id: string, olds: Values, news: Values): Promise<Values> {
+    return this.deps.mesh.during(this.def, olds, () => this.#update(id, olds, news));
+  }
+
+  async #update(id: string, olds: Values, news: Values): Promise<Values> {
     const { def, deps } = this;
     const pool = await deps.pool();
     await rejectOlderStore(pool, olds);
@@ -230,7 +235,6 @@ export class Lifecycle {
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
-    deps.mesh.remove(owned.owner);
     if (leavesMesh(def, owned, olds, news)) await leaveMesh(def, deps, pool, olds, owned);
     const kept = Object.keys(def.outputs.shape).filter((key) => !shownOutputs(def).includes(key));
     const outputs = Object.fromEntries(kept.map((key) => [key, olds[key]]));

@@ -30,6 +30,33 @@ export class MeshRunners {
   readonly #hosts = new Semaphore(HOSTS_AT_ONCE);
   /** uid → uids of the peers that this run has given its host. */
   readonly #peers = new Map<string, Set<string>>();
+  /** Owner → its update, if it was a member before it. */
+  readonly #busy = new Map<string, { hasEnded: Promise<void>; end: () => void }>();
+
+  /** During the update of a resource with these properties no other one changes its routes. */
+  async during<T>(def: Definition, olds: Values, update: () => Promise<T>): Promise<T> {
+    const owner = String(olds.owner);
+    this.remove(owner);
+    if (meshPool(def, olds) === undefined) return update();
+    let end = (): void => {};
+    const hasEnded = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    this.#busy.set(owner, { hasEnded, end });
+    try {
+      return await update();
+    } finally {
+      end();
+    }
+  }
+
+  /** It has no direct routes any more. Waits until no other member has one to it, as far as this run has their connections. */
+  async waitForOthers(def: Definition, deps: Dependencies, props: Values): Promise<void> {
+    this.#busy.get(String(props.owner))?.end();
+    await this.updateOthers(def, deps, props);
+    await Promise.all([...this.#busy.values()].map(({ hasEnded }) => hasEnded));
+    await this.updateOthers(def, deps, props);
+  }
 
   add(def: Definition, props: Values): void {
     if (meshPool(def, props) !== undefined) this.#reachable.set(String(props.owner), props);
@@ -132,7 +159,7 @@ export async function leaveMesh<L extends OwnedLease & Lease>(
   }
   const { directRoutes: _, ...data } = dataEntries(owned);
   const changed = await changeOwned(pool, owned, { data });
-  await deps.mesh.updateOthers(def, deps, props);
+  await deps.mesh.waitForOthers(def, deps, props);
   await releaseIds(pool, owned.pool);
   return { ...owned, data: changed.data ?? data };
 }

@@ -161,7 +161,7 @@ export const networkSettings = z
     topology: topology
       .default("hub")
       .describe(
-        "`hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route; it needs `tunnel: wireguard`.",
+        "`hub`: packets between runners pass the hub. `mesh`: runners send to each other directly, each with all others as peers, and the hub carries what has no direct route. A change loses no packets.",
       ),
     wireguardPort: z
       .number()
@@ -170,7 +170,7 @@ export const networkSettings = z
       .max(65534)
       .default(51820)
       .describe(
-        "UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the one after that. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
+        "UDP port of hub and runners with `tunnel: wireguard`, and the next one for odd values of `keyGeneration`; with `topology: mesh` runners also use the two after them. Networks that share a host need different ones. After a change each runner is without its tunnel until it has changed, too.",
       ),
     keyGeneration: keyGeneration
       .default(0)
@@ -194,7 +194,7 @@ export const networkSettings = z
       .max(65535)
       .default(4789)
       .describe(
-        "UDP port of the tunnels. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open.",
+        "UDP port of the tunnels, and the next one between runners with `topology: mesh`. A change loses no packets: a temporary tunnel carries them meanwhile. Both ports must be open.",
       ),
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])

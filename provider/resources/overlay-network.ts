@@ -197,11 +197,10 @@ function refuseLargeMtu({ mtu, tunnel, networkName }: NetworkSettings, { underla
 
 /** A key is made in the place of the one before the last. No runner may still use that. */
 async function refuseKeyInUse(props: NetworkSettings, pool: RunPlan): Promise<void> {
-  const { tunnel, topology, keyGeneration: next } = props;
+  const { tunnel, keyGeneration: next } = props;
   if (tunnel !== "wireguard" || !(await findSpec(pool.ipam, networkPool(props.networkName)))) return;
   const leases = await pool.ipam.leases(networkPool(props.networkName));
   const others = leases.filter((lease) => (readTunnelEnd(lease)?.keyGeneration ?? next) !== next);
-  if (topology === "mesh" && others.length > 0) throw meshKeysError(props, others);
   const behind = others.filter((lease) => readTunnelEnd(lease)!.keyGeneration! % 2 === next % 2);
   if (behind.length === 0) return;
   const { keyGeneration: its } = readTunnelEnd(behind[0]!)!;
@@ -211,14 +210,6 @@ async function refuseKeyInUse(props: NetworkSettings, pool: RunPlan): Promise<vo
     `Set keyGeneration to ${its! + 1}, and run up for these runners first.`,
   ).about("keyGeneration");
 }
-
-/** The device of the mesh has the key of the tunnel, and cannot have two. */
-const meshKeysError = ({ networkName, keyGeneration }: NetworkSettings, others: Lease[]): OverlayError =>
-  new OverlayError(
-    "INPUT_INVALID",
-    `Network ${networkName} has topology mesh, in which new keys would lose packets: its runners ${listNames(others.map(({ owner }) => shortName(owner)))} do not have keyGeneration ${keyGeneration}. Nothing was changed.`,
-    "Set topology: hub and run up, then set keyGeneration and run up, then set topology: mesh again.",
-  ).about("keyGeneration");
 
 /** The settings that a network's runners need, without its connection. */
 function pickSettings(inputs: NetworkSettings): NetworkSettings {

@@ -110,8 +110,7 @@ function putPeer({ links }: Facts, { dev, publicKey, allowedIps, endpoint, keepa
 
 function putVxlanPeer({ links, neighbours }: Facts, { dev, mac, ip, remote }: VxlanPeer): void {
   const link = links.get(dev) ?? { type: "vxlan", mac: "", mtu: 1450, up: true };
-  (link.fdb ??= []).push({ mac, destination: `dst ${remote}` });
-  links.set(dev, link);
+  links.set(dev, { ...link, fdb: [...(link.fdb ?? []), { mac, destination: `dst ${remote}` }] });
   neighbours.set(`${ip} ${dev}`, mac);
 }
 

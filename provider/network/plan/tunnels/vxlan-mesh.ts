@@ -1,6 +1,6 @@
 import { FAMILIES, familyOfIp } from "../../../addressing/ip";
 import { meshMac, runnerLayout } from "../../../addressing/layout";
-import { dropVxlanRule, INPUT, planChainRules, SOURCES } from "../../kinds/firewall";
+import { dropVxlanRule, INPUT, markUsersRule, OUT, planChainRules, SOURCES } from "../../kinds/firewall";
 import type { Item, Link, Vxlan } from "../../model/items";
 import type { Network, Underlay } from "../hub";
 import { layoutOfFamily } from "../isolation";
@@ -34,6 +34,7 @@ export const vxlanMesh: Mesh = {
       ...planTunnelPort(network, network.bridgeName, { ...vxlan, remote: vxlan.local }),
       ...planChainRules(INPUT, familyOfIp(vxlan.local), [dropVxlanRule(vxlan.port)]),
       ...FAMILIES.flatMap((family) => planChainRules(SOURCES, family, [`-i ${dev} -j DROP`])),
+      ...network.layouts.flatMap(({ family }) => planChainRules(OUT, family, [markUsersRule(dev)])),
       ...(isProbed ? peers : []).flatMap((peer): Item[] => [
         {
           kind: "vxpeer",
