@@ -1,12 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { Lab } from "../../lab/lab";
 import { formatIp, tryParseIp } from "../../provider/addressing/ip";
-import { parseLayout } from "../../provider/addressing/layout";
+import { meshMac, parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { keyPath } from "../../provider/network/model/record";
 import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../provider/network/plan/hub";
-import type { Topology, TunnelName } from "../../provider/network/plan/tunnels";
+import type { TunnelName } from "../../provider/network/plan/tunnels";
 import type { MeshPeer } from "../../provider/network/plan/tunnels/tunnel";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
@@ -74,13 +74,17 @@ async function runner(of: Network, name: string, id: number, outer: Family = 4):
   await apply(name, uid, of, planRunner(of, id, tunnel, hub, here));
 }
 
-/** Each of these runners sends to the others directly. */
+/** Each of these runners sends to the others directly, and would to a third one. */
 async function joinMesh(of: Network, runners: Record<string, number>, outer: Family): Promise<void> {
   const ends = await Promise.all(
-    Object.entries(runners).map(async ([name, id]) => ({ name, id, end: await underlayOf(of, name, outer) })),
+    Object.entries({ ...runners, r3: 3 }).map(async ([name, id]) => ({
+      name,
+      id,
+      end: await underlayOf(of, name, outer),
+    })),
   );
   const hub = await underlayOf(of, hubOf(of), outer);
-  for (const { name, id, end } of ends) {
+  for (const { name, id, end } of ends.filter((each) => each.name in runners)) {
     const peers = ends
       .filter((other) => other.id !== id)
       .map((other): MeshPeer => ({ id: other.id, ...other.end, port: of.wireguardPort, isRouted: true }));
@@ -134,6 +138,7 @@ const ping = (target: string, options = ""): string => `{ ping -c 3 -i 0.2 -W 1 
 async function withoutDrops<T>(hosts: string[], run: () => Promise<T>): Promise<T> {
   const chains = [
     "-t raw -F OVERLAY-PRE",
+    "-t raw -F OVERLAY-SRC",
     "-t raw -F OVERLAY-OUT",
     "-t mangle -F OVERLAY-GUARD",
     "-t filter -F OVERLAY-IN",
@@ -289,13 +294,13 @@ interface Hostile {
   port: number;
   others: number[];
 }
-const HOSTILE: Record<TunnelName | Exclude<Topology, "hub">, Hostile> = {
-  wireguard: { tunnel: "wireguard", header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', port: 51820, others: [51821] },
-  mesh: {
-    ...{ tunnel: "wireguard", isMesh: true },
-    ...{ header: 'struct.pack("<BxxxIQ", 4, int(vni), i)', port: 51822, others: [] },
-  },
-  vxlan: { tunnel: "vxlan", header: 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)', port: 4789, others: [4790, 4789] },
+const WIREGUARD_HEADER = 'struct.pack("<BxxxIQ", 4, int(vni), i)';
+const VXLAN_HEADER = 'struct.pack("!BBHI", 8, 0, 0, int(vni) << 8)';
+const HOSTILE: Record<TunnelName | `mesh of ${TunnelName}`, Hostile> = {
+  wireguard: { tunnel: "wireguard", header: WIREGUARD_HEADER, port: 51820, others: [51821] },
+  "mesh of wireguard": { tunnel: "wireguard", isMesh: true, header: WIREGUARD_HEADER, port: 51822, others: [] },
+  vxlan: { tunnel: "vxlan", header: VXLAN_HEADER, port: 4789, others: [4790, 4789] },
+  "mesh of vxlan": { tunnel: "vxlan", isMesh: true, header: VXLAN_HEADER, port: 4790, others: [] },
 };
 
 /**
@@ -447,8 +452,11 @@ describe("hostile processes on a peer's machine", () => {
 
       test.each(FAMILIES)("reach no workload, IPv%i", async (family) => {
         const forged = (name: string) => JOB(name, family).replace(/9$/, "77");
-        const toR2 = [101, await macOf("hub", "vxkr1"), forged("r1"), JOB("r2", family)];
-        const toR1 = [101, await insideMac("r1", "job"), forged("r2"), JOB("r1", family)];
+        const vni = isMesh ? 100 : 101;
+        const toMac = isMesh ? await macOf("r2", "vxkrMV") : await macOf("hub", "vxkr1");
+        const toR2 = [vni, toMac, forged("r1"), JOB("r2", family)];
+        const r1Mac = isMesh ? await macOf("r1", "vxkrMV") : await insideMac("r1", "job");
+        const toR1 = [vni, r1Mac, forged("r2"), JOB("r1", family)];
         const box = (...words: (string | number)[]) => `ip netns exec box ${python(...words)}`;
         const user = (...words: (string | number)[]) => `setpriv --reuid=65534 --clear-groups ${python(...words)}`;
         // To a runner of a mesh directly, else through the hub.
@@ -469,8 +477,8 @@ describe("hostile processes on a peer's machine", () => {
         await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${JOB("r2", family)}`));
       });
 
-      test.runIf(tunnel === "wireguard").each(FAMILIES)(
-        "root of a runner, with its key, sends from no subnet of another runner, IPv%i",
+      test.runIf(isMesh || tunnel === "wireguard").each(FAMILIES)(
+        "root of a runner, with its key or MAC, sends from no subnet of another runner, IPv%i",
         async (family) => {
           const send = (source: string) => `ip addr add ${source}/${width(family)} dev lo ${family === 6 ? "nodad" : ""}
             ${ping(JOB("r2", family), `-I ${source}`)}; ip addr del ${source}/${width(family)} dev lo`;
@@ -480,6 +488,32 @@ describe("hostile processes on a peer's machine", () => {
           ];
           const received = (source: string) => withoutDrops(["r1"], () => arrivals("r2", family, "r1", send(source)));
           expect([await received(other), await received(own)]).toEqual([0, 3]);
+        },
+      );
+
+      test.runIf(isMesh && tunnel === "vxlan").each(FAMILIES)(
+        "root of a runner does not send with MAC and address of another runner, IPv%i",
+        async (family) => {
+          const source = family === 4 ? "10.128.192.77" : "fd00:128:0:3::77";
+          // Another MAC removes the neighbour entries of a device.
+          const neighbour = `ip neigh replace fe80::1:2 lladdr ${meshMac("training", 2)} dev vxkrMV nud permanent`;
+          const forge = (): Promise<number> =>
+            arrivals(
+              "r2",
+              family,
+              "r1",
+              `ip addr add ${source}/${width(family)} dev lo ${family === 6 ? "nodad" : ""}
+              own=$(cat /sys/class/net/vxkrMV/address); ip link set vxkrMV address ${meshMac("training", 3)}
+              ${neighbour}; ${ping(JOB("r2", family), `-I ${source}`)}
+              ip link set vxkrMV address $own; ${neighbour}; ip addr del ${source}/${width(family)} dev lo`,
+            );
+          const learn = (how: string) =>
+            sh("r2", `ip link set vxkrMV type vxlan id 100 local ${at("r2", outer)} ${how}`);
+          const received = await withoutDrops(["r1"], forge);
+          await learn("nolearning");
+          const control = await withoutDrops(["r1"], forge);
+          await learn("learning");
+          expect({ received, control }).toEqual(DROPPED);
         },
       );
     });
