@@ -30,7 +30,7 @@ export class MeshRunners {
   readonly #hosts = new Semaphore(HOSTS_AT_ONCE);
   /** uid → uids of the peers that this run has given its host. */
   readonly #peers = new Map<string, Set<string>>();
-  /** Owner → its update, if it was a member before it. */
+  /** Owner → its running update, if it was a member before it. */
   readonly #busy = new Map<string, { hasEnded: Promise<void>; end: () => void }>();
 
   /** During the update of a resource with these properties no other one changes its routes. */
@@ -40,7 +40,10 @@ export class MeshRunners {
     if (meshPool(def, olds) === undefined) return update();
     let end = (): void => {};
     const hasEnded = new Promise<void>((resolve) => {
-      end = resolve;
+      end = () => {
+        this.#busy.delete(owner);
+        resolve();
+      };
     });
     this.#busy.set(owner, { hasEnded, end });
     try {
@@ -54,6 +57,7 @@ export class MeshRunners {
   async waitForOthers(def: Definition, deps: Dependencies, props: Values): Promise<void> {
     this.#busy.get(String(props.owner))?.end();
     await this.updateOthers(def, deps, props);
+    if (this.#busy.size === 0) return;
     await Promise.all([...this.#busy.values()].map(({ hasEnded }) => hasEnded));
     await this.updateOthers(def, deps, props);
   }

@@ -5,7 +5,7 @@ import { OverlayError } from "../errors";
 import { hostId } from "../host/connection";
 import { findSpec, listSpecs } from "../ipam/interface";
 import type { RunPlan } from "../ipam/run-plan";
-import type { Json, Lease } from "../ipam/types";
+import type { Json } from "../ipam/types";
 import { effectiveMtu, planHub, type Underlay } from "../network/plan/hub";
 import { TUNNELS } from "../network/plan/tunnels";
 import { readTunnelEnd } from "../network/plan/tunnels/tunnel-end";
