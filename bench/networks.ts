@@ -13,6 +13,7 @@ export interface Path {
 
 export const PATHS: Path[] = [
   { tunnel: "vxlan", topology: "hub" },
+  { tunnel: "vxlan", topology: "mesh" },
   { tunnel: "wireguard", topology: "hub" },
   { tunnel: "wireguard", topology: "mesh" },
 ];
