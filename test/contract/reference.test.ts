@@ -20,4 +20,4 @@ test("the reference of the client has its methods and, with their descriptions, 
   expect(textOf("classes/OverlayClient.html")).toContain("Reserves an address on a runner, on any runner of a network");
   expect(textOf("interfaces/ReserveInput.html")).toContain("Seconds for which it may stay unused");
   expect(textOf("interfaces/Reservation.html")).toContain("Lets its bearer use the reservation. Secret.");
-});
+}, 240_000);

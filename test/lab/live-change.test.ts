@@ -60,6 +60,12 @@ describe.each([false, true])(
     const numbers = (host: string, device: string) =>
       must(live.lab, host, `ip -d link show ${device} | grep -oE 'vxlan id [0-9]+|dstport [0-9]+' | tr '\\n' ' '`);
 
+    // It comes first: after nine attempts, also those that our rules drop, the kernel sends a workload no redirects for 20 s.
+    test("no packet is lost where a workload has cached an ICMP redirect", async () => {
+      await live.learnRedirect();
+      expect(await live.lostDuring(() => live.put({ vniBase: 200 }))).toEqual({});
+    });
+
     test.each([
       ["a VNI", { vniBase: 300 }, "vxlan id 301 dstport 4789"],
       ["a UDP port", { vniBase: 300, vxlanPort: 4790 }, "vxlan id 301 dstport 4790"],
@@ -70,11 +76,6 @@ describe.each([false, true])(
       expect(await live.devices("hub")).toBe("vxkr1 vxkr2 vxkr3");
       expect(await live.devices("r1")).toBe("vxkr1");
       expect(await live.drift()).toEqual([]);
-    });
-
-    test("nor where a workload has cached an ICMP redirect", async () => {
-      await live.learnRedirect();
-      expect(await live.lostDuring(() => live.put({ vniBase: 300, vxlanPort: 4790 }))).toEqual({});
     });
 
     test.each([1, 2, 3, 4, 5, 6, 7, 8, 9])(
