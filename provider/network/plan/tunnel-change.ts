@@ -86,13 +86,13 @@ for address in addresses:
 /**
  * With VXLAN, workloads have the hub's own MAC for its address in their subnet, some from an ICMP redirect for packets to everywhere. With the VXLAN
  * device they lose it. A tunnel that routes has the runner answer, so it announces its bridge's MAC: at once, and again for workloads whose
- * entry was less than a second old.
+ * entry was less than a second old, before the VXLAN device is removed.
  */
 export function renderAnnounceHub(network: Network, runnerId: number): string | undefined {
   if (!tunnelOf(network).isRouted) return undefined;
   const addresses = network.layouts.map((layout) => runnerLayout(layout, runnerId).hubIp).join(" ");
   const announce = `python3 -c ${quote(ANNOUNCE)} ${network.bridgeName} ${addresses}`;
-  return `command -v python3 >/dev/null || exit ${NO_PYTHON}\n${announce}\n( sleep 1.1; ${announce} ) >/dev/null 2>&1 </dev/null &`;
+  return `command -v python3 >/dev/null || exit ${NO_PYTHON}\n${announce}\nsleep 1.1\n${announce}`;
 }
 
 /** Exit code of that script. */
